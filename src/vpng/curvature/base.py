@@ -1,0 +1,113 @@
+"""What every curvature does: solve (F + damping I) u = g and say how it went."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from vpng.fisher.operator import FisherOperator
+
+State = TypeVar("State")
+
+MetricHere = Callable[[], FisherOperator]
+
+
+class Outcome(eqx.Enumeration):
+    """How a solve ended."""
+
+    success = "solved"
+    max_steps = (
+        "the iteration limit was reached before the tolerance: raise `max_steps`, `rtol` or the damping"
+    )
+    not_finite = (
+        "the solution is not finite: the metric or the gradient is not finite, or the damped matrix "
+        "is singular to working precision; raise the damping, lower the learning rate or use float64"
+    )
+
+
+class SolveInfo(NamedTuple):
+    """Diagnostics of one solve.
+
+    Attributes:
+        outcome: how it ended.
+        residual: |(F + damping I) u - g| / |g|.
+        iterations: of an iterative solver; 1 for a direct one.
+        condition: an estimate of the condition number of F + damping I.
+    """
+
+    outcome: Outcome
+    residual: Float[Array, ""]
+    iterations: Int[Array, ""]
+    condition: Float[Array, ""]
+
+
+class Solution(NamedTuple, Generic[State]):
+    """The direction u, the curvature's next state and the diagnostics."""
+
+    direction: PyTree
+    state: State
+    info: SolveInfo
+
+
+class AbstractCurvature(eqx.Module, Generic[State]):
+    """A way to represent the metric and to solve with it."""
+
+    @abstractmethod
+    def init(self, parameters: PyTree) -> State:
+        """What is carried from one solve to the next."""
+
+    @abstractmethod
+    def solve(
+        self,
+        metric: MetricHere,
+        gradient: PyTree,
+        damping: Float[Array, ""] | float,
+        state: State,
+    ) -> Solution[State]:
+        """Solve (F + damping I) u = g.
+
+        Args:
+            metric: makes the operator F at the current parameters; a function, so that a curvature
+                that does not look at F in this step does not pay for it.
+            gradient: g, a pytree like the operator's parameters.
+            damping: mu >= 0.
+            state: from `init` or the solve before.
+        """
+
+
+def solve_info(
+    direction: Float[Array, " P"],
+    residual: Float[Array, ""],
+    *,
+    condition: Float[Array, ""] | float,
+    iterations: Int[Array, ""] | int = 1,
+    converged: Bool[Array, ""] | bool = True,
+) -> SolveInfo:
+    """The diagnostics of a solve; a direction that is not finite overrides `converged`."""
+    finite = jnp.isfinite(jnp.sum(direction))
+    outcome = Outcome.where(
+        finite, Outcome.where(converged, Outcome.success, Outcome.max_steps), Outcome.not_finite
+    )
+    dtype = direction.dtype
+    return SolveInfo(
+        outcome,
+        jnp.asarray(residual, dtype),
+        jnp.asarray(iterations, jnp.int32),
+        jnp.asarray(condition, dtype),
+    )
+
+
+def no_info(parameters: PyTree) -> SolveInfo:
+    """The diagnostics before any solve."""
+    zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(parameters)))
+    return SolveInfo(Outcome.success, zero, jnp.zeros((), jnp.int32), zero)
+
+
+def relative_norm(residual: Float[Array, "..."], reference: Float[Array, "..."]) -> Float[Array, ""]:
+    """|residual| / |reference|, zero where both vanish."""
+    scale = jnp.sqrt(jnp.sum(reference**2))
+    return jnp.sqrt(jnp.sum(residual**2)) / jnp.where(scale > 0, scale, 1.0)

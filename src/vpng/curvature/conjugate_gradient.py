@@ -1,0 +1,70 @@
+"""Conjugate gradients on matrix-free products."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, relative_norm, solve_info
+
+
+class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
+    """Solves with products F v alone: for many parameters with no layer structure.
+
+    Attributes:
+        rtol: relative tolerance on the residual.
+        max_steps: iteration limit; None for ten times the number of parameters.
+        warm_start: start from the solution before, which in a run is nearly the next one.
+    """
+
+    rtol: float = 1e-3
+    max_steps: int | None = eqx.field(default=100, static=True)
+    warm_start: bool = eqx.field(default=True, static=True)
+
+    def init(self, parameters: PyTree) -> Float[Array, " P"]:
+        return jnp.zeros_like(ravel_pytree(parameters)[0])
+
+    def solve(
+        self,
+        metric: MetricHere,
+        gradient: PyTree,
+        damping: Float[Array, ""] | float,
+        state: Float[Array, " P"],
+    ) -> Solution[Float[Array, " P"]]:
+        flat, unravel = ravel_pytree(gradient)
+        operator = metric()
+
+        def product(vector: Array) -> Array:
+            return ravel_pytree(operator.mv(unravel(vector)))[0] + damping * vector
+
+        linear = lx.FunctionLinearOperator(
+            product, jax.eval_shape(lambda: flat), lx.positive_semidefinite_tag
+        )
+        solved = lx.linear_solve(
+            linear,
+            flat,
+            lx.CG(rtol=self.rtol, atol=0.0, max_steps=self.max_steps),
+            options={"y0": state} if self.warm_start else {},
+            throw=False,
+        )
+        direction = solved.value
+        image = product(direction)
+        residual = relative_norm(image - flat, flat)
+        info = solve_info(
+            direction,
+            residual,
+            condition=_condition(product, flat, damping),
+            iterations=solved.stats["num_steps"],
+            converged=solved.result == lx.RESULTS.successful,
+        )
+        carried = jnp.where(jnp.isfinite(jnp.sum(direction)), direction, jnp.zeros_like(direction))
+        return Solution(unravel(direction), carried, info)
+
+
+def _condition(product, vector: Float[Array, " P"], damping: Float[Array, ""] | float) -> Array:
+    """One power step from g: the largest eigenvalue, over the smallest there can be (mu)."""
+    image = product(vector)
+    largest = relative_norm(image, vector)
+    return largest / jnp.maximum(damping, jnp.finfo(vector.dtype).tiny)

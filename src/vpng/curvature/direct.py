@@ -1,0 +1,146 @@
+"""Curvatures that factorise a matrix: no curvature, its diagonal, P x P, least squares, M x M."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float, PyTree
+
+from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, relative_norm, solve_info
+
+
+class _Direct(AbstractCurvature[tuple[()]]):
+    """A curvature that carries nothing from one solve to the next."""
+
+    def init(self, parameters: PyTree) -> tuple[()]:
+        return ()
+
+
+class Identity(_Direct):
+    """The plain gradient: F is taken to be zero and the damping one."""
+
+    def solve(
+        self,
+        metric: MetricHere,
+        gradient: PyTree,
+        damping: Float[Array, ""] | float,
+        state: tuple[()],
+    ) -> Solution[tuple[()]]:
+        flat, _ = ravel_pytree(gradient)
+        return Solution(gradient, (), solve_info(flat, 0.0, condition=1.0))
+
+
+class Diagonal(_Direct):
+    """The diagonal of F alone."""
+
+    def solve(
+        self,
+        metric: MetricHere,
+        gradient: PyTree,
+        damping: Float[Array, ""] | float,
+        state: tuple[()],
+    ) -> Solution[tuple[()]]:
+        flat, unravel = ravel_pytree(gradient)
+        damped = metric().diagonal() + damping
+        direction = flat / damped
+        residual = relative_norm(damped * direction - flat, flat)
+        info = solve_info(direction, residual, condition=jnp.max(damped) / jnp.min(damped))
+        return Solution(unravel(direction), (), info)
+
+
+class Dense(_Direct):
+    """F formed as a P x P matrix and factorised by Cholesky: for few parameters."""
+
+    def solve(
+        self,
+        metric: MetricHere,
+        gradient: PyTree,
+        damping: Float[Array, ""] | float,
+        state: tuple[()],
+    ) -> Solution[tuple[()]]:
+        flat, unravel = ravel_pytree(gradient)
+        matrix = _shifted(metric().to_dense(), damping)
+        factor = jnp.linalg.cholesky(matrix)
+        direction = cho_solve((factor, True), flat)
+        residual = relative_norm(matrix @ direction - flat, flat)
+        info = solve_info(direction, residual, condition=_condition(jnp.diagonal(factor)))
+        return Solution(unravel(direction), (), info)
+
+
+class LeastSquares(_Direct):
+    """QR of the stacked factor [R; sqrt(mu) I]: never forms F, so its condition is not squared.
+
+    The triangular factor T has T^T T = F + mu I. Dearer than `Dense` and more accurate where F is
+    nearly singular and the precision is single.
+    """
+
+    def solve(
+        self,
+        metric: MetricHere,
+        gradient: PyTree,
+        damping: Float[Array, ""] | float,
+        state: tuple[()],
+    ) -> Solution[tuple[()]]:
+        flat, unravel = ravel_pytree(gradient)
+        rows = metric().rows()
+        ridge = jnp.sqrt(jnp.asarray(damping, rows.dtype)) * jnp.eye(flat.size, dtype=rows.dtype)
+        triangle = jnp.linalg.qr(jnp.concatenate([rows, ridge]), mode="r")
+        direction = solve_triangular(triangle, solve_triangular(triangle, flat, trans="T"))
+        residual = relative_norm(rows.T @ (rows @ direction) + damping * direction - flat, flat)
+        info = solve_info(direction, residual, condition=_condition(jnp.diagonal(triangle)))
+        return Solution(unravel(direction), (), info)
+
+
+class Dual(_Direct):
+    """The push-through identity: solves in row space, for fewer rows M than parameters P.
+
+    (R^T R + mu I)^-1 g = (g - R^T (R R^T + mu I)^-1 R g) / mu. P x P is never formed; the damping
+    must be positive, since R^T R is singular when M < P.
+
+    Attributes:
+        refinements: steps of iterative refinement, which give back the digits that the difference
+            loses when mu is small.
+    """
+
+    refinements: int = eqx.field(default=1, static=True)
+
+    def solve(
+        self,
+        metric: MetricHere,
+        gradient: PyTree,
+        damping: Float[Array, ""] | float,
+        state: tuple[()],
+    ) -> Solution[tuple[()]]:
+        flat, unravel = ravel_pytree(gradient)
+        rows = metric().rows()
+        gram = _shifted(rows @ rows.T, damping)
+        factor = jnp.linalg.cholesky(gram)
+
+        def push_through(vector: Array) -> Array:
+            return (vector - rows.T @ cho_solve((factor, True), rows @ vector)) / damping
+
+        def remainder(direction: Array) -> Array:
+            return flat - rows.T @ (rows @ direction) - damping * direction
+
+        direction = push_through(flat)
+        for _ in range(self.refinements):
+            direction = direction + push_through(remainder(direction))
+        pivots = jnp.diagonal(factor)
+        condition = (jnp.max(pivots) / jnp.sqrt(jnp.asarray(damping, pivots.dtype))) ** 2
+        residual = relative_norm(remainder(direction), flat)
+        return Solution(
+            unravel(direction), (), solve_info(direction, residual, condition=condition)
+        )
+
+
+def _shifted(matrix: Float[Array, "n n"], damping: Float[Array, ""] | float) -> Float[Array, "n n"]:
+    return matrix + damping * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+
+
+def _condition(pivots: Float[Array, " n"]) -> Float[Array, ""]:
+    """A lower bound on the condition number from the pivots of a triangular factor."""
+    sizes = jnp.abs(pivots)
+    return (jnp.max(sizes) / jnp.min(sizes)) ** 2
+
+

@@ -1,0 +1,20 @@
+"""Fisher matrices as lazy operators, and the metrics that make them."""
+
+from vpng.fisher.estimator import AbstractEstimator, Exact, Probed, Sampled
+from vpng.fisher.metric import AbstractMetric, Predictive, Sum, Variational
+from vpng.fisher.operator import FisherOperator
+from vpng.fisher.whiten import has_closed_form, whiten
+
+__all__ = [
+    "AbstractEstimator",
+    "AbstractMetric",
+    "Exact",
+    "FisherOperator",
+    "Predictive",
+    "Probed",
+    "Sampled",
+    "Sum",
+    "Variational",
+    "has_closed_form",
+    "whiten",
+]

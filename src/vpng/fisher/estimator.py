@@ -1,0 +1,134 @@
+"""How the likelihood's Fisher information is estimated: exactly, from samples, or from probes."""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from vpng.checks import positive_integer
+from vpng.fisher.whiten import has_closed_form, whiten
+from vpng.problem import Site
+
+
+class AbstractEstimator(eqx.Module):
+    """Turns the sites of a problem into rows: functions of the parameters with R = Jacobian, F = R^T R.
+
+    The randomness is drawn first (`draw`) and held fixed, so that the rows are a plain function.
+    Draws carry the batch dimensions of their site first, so that they can be split by datum.
+    """
+
+    pool_particles: eqx.AbstractVar[bool]
+    random_signs: eqx.AbstractClassVar[bool]
+
+    @abstractmethod
+    def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
+        """The random numbers that `rows` needs for one site, free of gradients."""
+
+    @abstractmethod
+    def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
+        """Rows of one site, shape `batch_shape + (...)`, weighted by the root of its scale."""
+
+
+class Sampled(AbstractEstimator):
+    """The paper's Monte Carlo, eq. (r-fisher-info-approx): scores at x' ~ p(x' | z; theta).
+
+    Works for every distribution that can be sampled and has a log-density.
+
+    Attributes:
+        num_samples: predictive samples x' for each draw of the latents.
+        pool_particles: sum the scores of all particles into one row before the outer product.
+            Scores of independent x' have mean zero given z, so products of different particles
+            vanish in expectation: still unbiased, with fewer rows.
+    """
+
+    random_signs: ClassVar[bool] = True
+
+    num_samples: int = eqx.field(default=10, static=True)
+    pool_particles: bool = eqx.field(default=False, static=True)
+
+    def __check_init__(self) -> None:
+        positive_integer("num_samples", self.num_samples)
+
+    def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
+        samples = site.distribution.sample(rng_key, (self.num_samples,))
+        return jax.lax.stop_gradient(jnp.moveaxis(samples, 0, len(site.distribution.batch_shape)))
+
+    def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
+        batch_dims = len(site.distribution.batch_shape)
+        samples = jnp.moveaxis(draws, batch_dims, 0)
+        scores = jnp.moveaxis(jax.vmap(site.distribution.log_prob)(samples), 0, batch_dims)
+        return _weighted(scores, site) / jnp.sqrt(self.num_samples)
+
+
+class Exact(AbstractEstimator):
+    """The closed form in the likelihood's parameters; other families fall back to `Sampled`.
+
+    Attributes:
+        fallback: used for sites whose family has no closed form.
+    """
+
+    random_signs: ClassVar[bool] = False
+
+    fallback: Sampled = Sampled()
+    pool_particles: bool = eqx.field(default=False, static=True)
+
+    def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
+        if has_closed_form(site.distribution):
+            return ()
+        return self.fallback.draw(rng_key, site)
+
+    def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
+        if has_closed_form(site.distribution):
+            return _weighted(whiten(site.distribution, site.distribution), site)
+        return self.fallback.rows(site, draws)
+
+
+class Probed(AbstractEstimator):
+    """Random signs through the square root of the likelihood's Fisher.
+
+    A probe v of independent signs has E[v v^T] = I, so S v has the second moment S S^T of a score,
+    with less variance than a sampled x' and no sampling. Families with no closed form are sampled.
+
+    Attributes:
+        num_probes: sign vectors for each draw of the latents.
+        pool_particles: as for `Sampled`.
+    """
+
+    random_signs: ClassVar[bool] = True
+
+    num_probes: int = eqx.field(default=1, static=True)
+    pool_particles: bool = eqx.field(default=False, static=True)
+
+    def __check_init__(self) -> None:
+        positive_integer("num_probes", self.num_probes)
+
+    @property
+    def _fallback(self) -> Sampled:
+        return Sampled(self.num_probes, self.pool_particles)
+
+    def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
+        if not has_closed_form(site.distribution):
+            return self._fallback.draw(rng_key, site)
+        whitened = jax.eval_shape(lambda: whiten(site.distribution, site.distribution))
+        batch_dims = len(site.distribution.batch_shape)
+        shape = whitened.shape[:batch_dims] + (self.num_probes,) + whitened.shape[batch_dims:]
+        return jax.random.rademacher(rng_key, shape, dtype=whitened.dtype)
+
+    def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
+        if not has_closed_form(site.distribution):
+            return self._fallback.rows(site, draws)
+        batch_dims = len(site.distribution.batch_shape)
+        whitened = jnp.expand_dims(whiten(site.distribution, site.distribution), batch_dims)
+        summed = jnp.sum(whitened * draws, axis=tuple(range(batch_dims + 1, whitened.ndim)))
+        return _weighted(summed, site) / jnp.sqrt(self.num_probes)
+
+
+def _weighted(rows: Array, site: Site) -> Array:
+    weight = jnp.sqrt(jnp.asarray(site.scale, dtype=rows.dtype))
+    if weight.ndim == 0:
+        return weight * rows
+    weight = jnp.broadcast_to(weight, site.distribution.batch_shape)
+    return rows * weight.reshape(weight.shape + (1,) * (rows.ndim - weight.ndim))

@@ -1,0 +1,192 @@
+"""Which geometry the gradient is measured in: the predictive Fisher, the variational one, or sums."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from vpng.checks import positive_integer
+from vpng.fisher.estimator import AbstractEstimator, Exact
+from vpng.fisher.operator import Bottleneck, ByDatum, FisherOperator
+from vpng.problem import Parameters, Problem, Site
+
+
+class AbstractMetric(eqx.Module):
+    """A positive semidefinite matrix for every point of a problem's parameter space.
+
+    Metrics add: `Predictive() + Variational()` is the metric of the sum of both Fishers.
+    """
+
+    @abstractmethod
+    def operator(
+        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+    ) -> FisherOperator:
+        """The metric's matrix, per datum, as a lazy operator on `Parameters`."""
+
+    def __add__(self, other: "AbstractMetric") -> "Sum":
+        return Sum((self, other))
+
+
+class Predictive(AbstractMetric):
+    """F_r, the Fisher of the reparameterised predictive distribution, eq. (r-fisher-info), over n.
+
+    F_r / n = E_x E_eps E_{x' ~ p(.|z)} [s s^T],  s = d/d eta log p(x' | z = g(x, eps; lambda); theta).
+
+    Attributes:
+        estimator: how the inner expectation over x' is taken.
+        num_particles: draws of eps.
+        max_data: at most so many data of the batch are used, None for all.
+    """
+
+    estimator: AbstractEstimator = Exact()
+    num_particles: int = eqx.field(default=10, static=True)
+    max_data: int | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self) -> None:
+        positive_integer("num_particles", self.num_particles)
+        if self.max_data is not None:
+            positive_integer("max_data", self.max_data)
+
+    def operator(
+        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+    ) -> FisherOperator:
+        def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
+            return problem.latent(parameters.variational, noise, batch), parameters.model
+
+        def sites(middle: PyTree, batch: PyTree) -> list[Site]:
+            latent, model = middle
+            return problem.likelihood_sites(model, latent, batch)
+
+        return _operator(self, problem, parameters, batch, rng_key, middle, sites)
+
+
+class Variational(AbstractMetric):
+    """F_q, the Fisher of the approximation, eq. (q-fisher), per datum; zero for theta.
+
+    Attributes:
+        estimator: how the expectation over z ~ q is taken.
+        num_particles: draws of eps, for approximations in which one latent depends on another or
+            that are sampled; the exact F_q of a plain family needs one.
+        max_data: at most so many data of the batch are used, None for all.
+    """
+
+    estimator: AbstractEstimator = Exact()
+    num_particles: int = eqx.field(default=1, static=True)
+    max_data: int | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self) -> None:
+        positive_integer("num_particles", self.num_particles)
+        if self.max_data is not None:
+            positive_integer("max_data", self.max_data)
+
+    def operator(
+        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+    ) -> FisherOperator:
+        def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
+            frozen = jax.lax.stop_gradient(parameters.variational)
+            return parameters.variational, problem.latent(frozen, noise, batch)
+
+        def sites(middle: PyTree, batch: PyTree) -> list[Site]:
+            variational, latent = middle
+            return problem.approximation_sites(variational, latent, batch)
+
+        return _operator(self, problem, parameters, batch, rng_key, middle, sites)
+
+
+class Sum(AbstractMetric):
+    """The sum of several metrics."""
+
+    terms: tuple[AbstractMetric, ...]
+
+    def operator(
+        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+    ) -> FisherOperator:
+        first, *rest = (
+            term.operator(problem, parameters, batch, jax.random.fold_in(rng_key, i))
+            for i, term in enumerate(self.terms)
+        )
+        return sum(rest, start=first)
+
+    def __add__(self, other: AbstractMetric) -> "Sum":
+        return Sum((*self.terms, other))
+
+
+def _operator(
+    metric: Predictive | Variational,
+    problem: Problem,
+    parameters: Parameters,
+    batch: PyTree,
+    rng_key: PRNGKeyArray,
+    middle,
+    sites,
+) -> FisherOperator:
+    """The operator whose rows are `metric.estimator`'s, over particles, sites and data."""
+    estimator, num_particles = metric.estimator, metric.num_particles
+    if metric.max_data is not None:
+        batch = jax.tree.map(lambda leaf: leaf[: metric.max_data], batch)
+    noise_key, draw_key = jax.random.split(rng_key)
+    noise = jax.vmap(problem.noise, in_axes=(0, None))(
+        jax.random.split(noise_key, num_particles), batch
+    )
+
+    def draw(key: PRNGKeyArray, noise: PyTree) -> list[PyTree]:
+        frozen = jax.lax.stop_gradient(middle(parameters, noise, batch))
+        return [
+            estimator.draw(jax.random.fold_in(key, i), site)
+            for i, site in enumerate(sites(frozen, batch))
+        ]
+
+    draws = jax.vmap(draw)(jax.random.split(draw_key, num_particles), noise)
+
+    def from_middle(middle: PyTree, draws: list[PyTree], batch: PyTree) -> Array:
+        rows = [estimator.rows(s, d) for s, d in zip(sites(middle, batch), draws, strict=True)]
+        if not problem.local:
+            return jnp.concatenate([row.ravel() for row in rows])
+        size = problem.batch_size(batch)
+        return jnp.concatenate([row.reshape(size, -1) for row in rows], axis=1)
+
+    def combine(rows: Array) -> Array:
+        rows = rows / jnp.sqrt(num_particles)
+        return jnp.sum(rows, axis=0) if estimator.pool_particles else rows
+
+    def row_function(parameters: Parameters) -> Array:
+        def one(noise: PyTree, draws: list[PyTree]) -> Array:
+            return from_middle(middle(parameters, noise, batch), draws, batch)
+
+        return combine(jax.vmap(one)(noise, draws))
+
+    if not problem.local:
+        bottleneck = None
+        if not estimator.pool_particles:
+            bottleneck = Bottleneck(
+                inner=lambda parameters: jax.vmap(lambda n: middle(parameters, n, batch))(noise),
+                outer=lambda middle, draws: from_middle(middle, draws, batch)
+                / jnp.sqrt(num_particles),
+                draws=draws,
+            )
+        return FisherOperator(
+            parameters, row_function, bottleneck=bottleneck, random_signs=estimator.random_signs
+        )
+
+    size = problem.batch_size(batch)
+
+    def datum_rows(parameters: Parameters, inputs: PyTree) -> Array:
+        noise, draws, datum = inputs
+        alone = jax.tree.map(lambda leaf: leaf[None], datum)
+
+        def one(noise: PyTree, draws: list[PyTree]) -> Array:
+            noise, draws = jax.tree.map(lambda leaf: leaf[None], (noise, draws))
+            return from_middle(middle(parameters, noise, alone), draws, alone)
+
+        # Alone, a datum weighs 1; in its batch 1/B.
+        return combine(jax.vmap(one)(noise, draws)) / jnp.sqrt(size)
+
+    data_first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (noise, draws))
+    return FisherOperator(
+        parameters,
+        row_function,
+        by_datum=ByDatum(datum_rows, (*data_first, batch)),
+        random_signs=estimator.random_signs,
+    )

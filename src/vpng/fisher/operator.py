@@ -1,0 +1,175 @@
+"""Curvature as a lazy positive semidefinite operator F = R^T R."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+_DENSE_FROM_ROWS_LIMIT = 2**26
+"""Largest M x P factor (entries) that `to_dense` builds; beyond it columns are made by products."""
+
+
+class Bottleneck(NamedTuple):
+    """Rows that depend on the parameters only through a small intermediate, one per particle.
+
+    R = R_outer J_inner, so F = sum_k J_inner^T (R_outer^T R_outer) J_inner: the Gram matrix is
+    taken in the small space. Exact, and cheaper whenever the intermediate has fewer entries.
+
+    Attributes:
+        inner: parameters -> intermediates, stacked over particles.
+        outer: (intermediate, per-particle draws) -> rows of one particle.
+        draws: what `outer` holds fixed, stacked over particles.
+    """
+
+    inner: Callable[[PyTree], PyTree]
+    outer: Callable[[PyTree, PyTree], Array]
+    draws: PyTree
+
+
+class ByDatum(NamedTuple):
+    """Rows that separate by datum: `rows(parameters, inputs_i)` are those of datum i."""
+
+    rows: Callable[[PyTree, PyTree], Array]
+    inputs: PyTree
+
+
+@dataclass(frozen=True)
+class FisherOperator:
+    """F = R^T R with R the Jacobian of `row_function` at `parameters`.
+
+    Attributes:
+        parameters: the point, and the structure of the space that F acts on.
+        row_function: parameters -> rows, an array of any shape.
+        by_datum: the same rows datum by datum, where that is how they arise (local latents).
+        bottleneck: the same rows through a small intermediate, where there is one (global latents).
+        random_signs: whether rows have mean zero and are independent given the latents (sampled or
+            probed), so that they may be summed before the outer product without bias.
+    """
+
+    parameters: PyTree
+    row_function: Callable[[PyTree], Float[Array, "..."]]
+    by_datum: ByDatum | None = None
+    bottleneck: Bottleneck | None = None
+    random_signs: bool = False
+
+    @cached_property
+    def num_rows(self) -> int:
+        """M, the number of rows of R."""
+        return jax.eval_shape(self.row_function, self.parameters).size
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """P, the number of columns of R."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.parameters))
+
+    @cached_property
+    def _linearised(self) -> tuple[Callable[[PyTree], Array], Callable[[Array], PyTree]]:
+        _, push = jax.linearize(self.row_function, self.parameters)
+        transposed = jax.linear_transpose(push, self.parameters)
+        return push, lambda rows: transposed(rows)[0]
+
+    def push(self, vector: PyTree) -> Float[Array, "..."]:
+        """R v, in the shape of the rows."""
+        return self._linearised[0](vector)
+
+    def pull(self, rows: Float[Array, "..."]) -> PyTree:
+        """R^T w."""
+        return self._linearised[1](rows)
+
+    def mv(self, vector: PyTree) -> PyTree:
+        """F v = R^T (R v)."""
+        return self.pull(self.push(vector))
+
+    def rows(self) -> Float[Array, "M P"]:
+        """The factor R as a matrix, columns in the order of `ravel_pytree`."""
+        flat, unravel = ravel_pytree(self.parameters)
+        if self.by_datum is not None:
+            per_datum = jax.jacfwd if self._rows_per_datum >= flat.size else jax.jacrev
+
+            def one(inputs: PyTree) -> Array:
+                rows = self.by_datum.rows
+                return per_datum(lambda vector: rows(unravel(vector), inputs).ravel())(flat)
+
+            return jax.vmap(one)(self.by_datum.inputs).reshape(-1, flat.size)
+        jacobian = jax.jacfwd if self.num_rows >= flat.size else jax.jacrev
+        return jacobian(lambda vector: self.row_function(unravel(vector)).ravel())(flat)
+
+    @property
+    def _rows_per_datum(self) -> int:
+        return self.num_rows // jax.tree.leaves(self.by_datum.inputs)[0].shape[0]
+
+    def to_dense(self) -> Float[Array, "P P"]:
+        """F as a matrix."""
+        if self.bottleneck is not None and self._bottleneck_size < self.num_parameters:
+            return self._dense_through_bottleneck()
+        if self.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
+            factor = self.rows()
+            return factor.T @ factor
+        flat, unravel = ravel_pytree(self.parameters)
+        basis = jnp.eye(flat.size, dtype=flat.dtype)
+        return jax.lax.map(lambda e: ravel_pytree(self.mv(unravel(e)))[0], basis, batch_size=16)
+
+    @property
+    def _bottleneck_size(self) -> int:
+        middle = jax.eval_shape(self.bottleneck.inner, self.parameters)
+        return sum(leaf.size // leaf.shape[0] for leaf in jax.tree.leaves(middle))
+
+    def _dense_through_bottleneck(self) -> Float[Array, "P P"]:
+        inner, outer, draws = self.bottleneck
+        flat, unravel = ravel_pytree(self.parameters)
+        middle = inner(self.parameters)
+        one = jax.tree.map(lambda leaf: leaf[0], middle)
+        _, unravel_one = ravel_pytree(one)
+        flatten = jax.vmap(lambda tree: ravel_pytree(tree)[0])
+
+        def gram(middle: Array, draws: PyTree) -> Array:
+            factor = jax.jacfwd(lambda m: outer(unravel_one(m), draws).ravel())(middle)
+            return factor.T @ factor
+
+        grams = jax.vmap(gram)(flatten(middle), draws)
+        jacobians = jax.jacfwd(lambda vector: flatten(inner(unravel(vector))))(flat)
+        return jnp.einsum("kip,kij,kjq->pq", jacobians, grams, jacobians)
+
+    def diagonal(self) -> Float[Array, "P"]:
+        """The diagonal of F."""
+        if self.num_parameters**2 <= _DENSE_FROM_ROWS_LIMIT and self.bottleneck is not None:
+            return jnp.diagonal(self.to_dense())
+        return jnp.sum(self.rows() ** 2, axis=0)
+
+    def restricted(self, active: PyTree, embed: Callable[[PyTree], PyTree]) -> "FisherOperator":
+        """The block of F that belongs to some of the parameters, the rest held fixed.
+
+        Args:
+            active: the values of those parameters.
+            embed: puts values of them among the fixed ones.
+        """
+        by_datum, bottleneck = self.by_datum, self.bottleneck
+        if by_datum is not None:
+            rows = by_datum.rows
+            by_datum = by_datum._replace(rows=lambda part, inputs: rows(embed(part), inputs))
+        if bottleneck is not None:
+            inner = bottleneck.inner
+            bottleneck = bottleneck._replace(inner=lambda part: inner(embed(part)))
+        row_function = self.row_function
+        return FisherOperator(
+            active,
+            lambda part: row_function(embed(part)),
+            by_datum,
+            bottleneck,
+            self.random_signs,
+        )
+
+    def __add__(self, other: "FisherOperator") -> "FisherOperator":
+        mine, theirs = self.row_function, other.row_function
+
+        def both(parameters: PyTree) -> Array:
+            return jnp.concatenate([mine(parameters).ravel(), theirs(parameters).ravel()])
+
+        return FisherOperator(
+            self.parameters, both, random_signs=self.random_signs and other.random_signs
+        )

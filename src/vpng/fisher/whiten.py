@@ -1,0 +1,290 @@
+"""Square roots of the Fisher information of each likelihood family.
+
+For a distribution with parameters phi and Fisher information I(phi) = S S^T, `whiten(at, of)` is a
+function of the parameters of `of` whose Jacobian at `of = at` is S^T. The rows of that Jacobian,
+pulled back to any parameters eta that phi depends on, are therefore rows R of a factor of the
+Fisher in eta: (dphi/deta)^T I(phi) (dphi/deta) = R^T R. Automatic differentiation does the pulling.
+
+The result has shape `batch_shape + (...)`: what belongs to one batch element stays with it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import singledispatch
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.linalg import solve_triangular
+from jax.scipy.special import polygamma
+from jaxtyping import Array, Float
+from numpyro.distributions import transforms
+
+from vpng.fisher.quadrature import negative_binomial_dispersion_information
+
+Whiten = Callable[[dist.Distribution, dist.Distribution], Float[Array, "..."]]
+
+
+@singledispatch
+def _family(at: dist.Distribution) -> Whiten | None:
+    """The whitening rule of a family; None if there is no closed form for it."""
+    return None
+
+
+def has_closed_form(distribution: dist.Distribution) -> bool:
+    """Whether the Fisher information of `distribution` is known exactly."""
+    return _family(distribution) is not None
+
+
+def whiten(at: dist.Distribution, of: dist.Distribution) -> Float[Array, "..."]:
+    """S(at)^T applied to the parameters of `of`: shape `batch_shape + (...)`.
+
+    Args:
+        at: where the Fisher information is evaluated; its gradient is stopped here.
+        of: the same distribution, differentiable.
+
+    Returns:
+        An array whose Jacobian with respect to whatever `of` was made from is a Fisher factor.
+    """
+    rule = _family(at)
+    if rule is None:
+        raise NotImplementedError(f"no exact Fisher information for {type(at).__name__}")
+    return rule(jax.lax.stop_gradient(at), of)
+
+
+def _diagonal(information: Callable[[dist.Distribution], dict[str, Array]]) -> Whiten:
+    """Scalar families with uncorrelated parameters: S^T = diag(sqrt(information))."""
+
+    def rule(at: dist.Distribution, of: dist.Distribution) -> Array:
+        rows = [jnp.sqrt(i) * getattr(of, name) for name, i in information(at).items()]
+        return _stack(rows, at.batch_shape)
+
+    return rule
+
+
+def _pairwise(
+    information: Callable[[dist.Distribution], tuple[Array, Array, Array]], names: tuple[str, str]
+) -> Whiten:
+    """Two correlated scalar parameters: S is the Cholesky factor of [[a, c], [c, b]]."""
+
+    def rule(at: dist.Distribution, of: dist.Distribution) -> Array:
+        a, c, b = information(at)
+        first, second = (getattr(of, name) for name in names)
+        root = jnp.sqrt(a)
+        rest = jnp.sqrt(jnp.maximum(b - (c / root) ** 2, 0.0))
+        return _stack([root * first + c / root * second, rest * second], at.batch_shape)
+
+    return rule
+
+
+def _stack(rows: Sequence[Array], batch_shape: tuple[int, ...]) -> Array:
+    return jnp.stack([jnp.broadcast_to(row, batch_shape) for row in rows], axis=-1)
+
+
+def _register(*families: type, rule: Whiten) -> None:
+    for family in families:
+        _family.register(family)(lambda _at, _rule=rule: _rule)
+
+
+_tiny = lambda value: jnp.finfo(jnp.result_type(value)).tiny  # noqa: E731
+
+
+def _bernoulli_variance(p: Array) -> Array:
+    return jnp.maximum(p * (1.0 - p), _tiny(p))
+
+
+def _logit_variance(logits: Array) -> Array:
+    """p (1 - p) without cancellation in either tail."""
+    return jax.nn.sigmoid(logits) * jax.nn.sigmoid(-logits)
+
+
+def _location_scale(location: float, scale: float) -> Whiten:
+    return _diagonal(lambda d: {"loc": location / d.scale**2, "scale": scale / d.scale**2})
+
+
+_register(dist.Normal, rule=_location_scale(1.0, 2.0))
+_register(dist.Laplace, rule=_location_scale(1.0, 1.0))
+_register(dist.Cauchy, rule=_location_scale(0.5, 0.5))
+_register(dist.Logistic, rule=_location_scale(1.0 / 3.0, (3.0 + math.pi**2) / 9.0))
+_register(dist.HalfNormal, rule=_diagonal(lambda d: {"scale": 2.0 / d.scale**2}))
+_register(dist.Exponential, rule=_diagonal(lambda d: {"rate": 1.0 / d.rate**2}))
+_register(
+    dist.Poisson, rule=_diagonal(lambda d: {"rate": 1.0 / jnp.maximum(d.rate, _tiny(d.rate))})
+)
+_register(dist.BernoulliLogits, rule=_diagonal(lambda d: {"logits": _logit_variance(d.logits)}))
+_register(
+    dist.BernoulliProbs, rule=_diagonal(lambda d: {"probs": 1.0 / _bernoulli_variance(d.probs)})
+)
+_register(
+    dist.BinomialLogits,
+    rule=_diagonal(lambda d: {"logits": d.total_count * _logit_variance(d.logits)}),
+)
+_register(
+    dist.BinomialProbs,
+    rule=_diagonal(lambda d: {"probs": d.total_count / _bernoulli_variance(d.probs)}),
+)
+_register(
+    dist.GeometricLogits,
+    rule=_diagonal(lambda d: {"logits": jax.nn.sigmoid(-d.logits)}),
+)
+_register(
+    dist.GeometricProbs,
+    rule=_diagonal(lambda d: {"probs": 1.0 / (d.probs**2 * (1.0 - d.probs))}),
+)
+_register(
+    dist.Gamma,
+    rule=_pairwise(
+        lambda d: (polygamma(1, d.concentration), -1.0 / d.rate, d.concentration / d.rate**2),
+        ("concentration", "rate"),
+    ),
+)
+_register(
+    dist.Beta,
+    rule=_pairwise(
+        lambda d: (
+            polygamma(1, d.concentration1) - polygamma(1, d.concentration1 + d.concentration0),
+            -polygamma(1, d.concentration1 + d.concentration0),
+            polygamma(1, d.concentration0) - polygamma(1, d.concentration1 + d.concentration0),
+        ),
+        ("concentration1", "concentration0"),
+    ),
+)
+
+
+@_family.register(dist.StudentT)
+def _student_t(_at: dist.StudentT) -> Whiten:
+    def spread(d: dist.StudentT) -> tuple[Array, Array, Array]:
+        v, s = d.df, d.scale
+        shape = 0.25 * (polygamma(1, v / 2) - polygamma(1, (v + 1) / 2)) - (v + 5) / (
+            2 * v * (v + 1) * (v + 3)
+        )
+        return 2 * v / ((v + 3) * s**2), -2.0 / ((v + 1) * (v + 3) * s), shape
+
+    location = _diagonal(lambda d: {"loc": (d.df + 1) / ((d.df + 3) * d.scale**2)})
+    scale_and_df = _pairwise(spread, ("scale", "df"))
+    return lambda at, of: jnp.concatenate([location(at, of), scale_and_df(at, of)], axis=-1)
+
+
+@_family.register(dist.GammaPoisson)
+def _negative_binomial(_at: dist.GammaPoisson) -> Whiten:
+    # Mean m = concentration / rate and dispersion r = concentration are orthogonal.
+    def rule(at: dist.GammaPoisson, of: dist.GammaPoisson) -> Array:
+        r = at.concentration
+        m = r / at.rate
+        mean_information = 1.0 / jnp.maximum(m + m**2 / r, _tiny(m))
+        dispersion_information = negative_binomial_dispersion_information(m, r)
+        return _stack(
+            [
+                jnp.sqrt(mean_information) * (of.concentration / of.rate),
+                jnp.sqrt(dispersion_information) * of.concentration,
+            ],
+            at.batch_shape,
+        )
+
+    return rule
+
+
+def _categorical_rows(probs: Array, logits: Array) -> Array:
+    # S^T = diag(sqrt p) (I - 1 p^T), so S S^T = diag(p) - p p^T.
+    return jnp.sqrt(probs) * (logits - jnp.sum(probs * logits, axis=-1, keepdims=True))
+
+
+_register(
+    dist.CategoricalLogits,
+    rule=lambda at, of: _categorical_rows(jax.nn.softmax(at.logits), of.logits),
+)
+_register(
+    dist.CategoricalProbs,
+    rule=lambda at, of: of.probs / jnp.sqrt(jnp.maximum(at.probs, _tiny(at.probs))),
+)
+_register(
+    dist.MultinomialLogits,
+    rule=lambda at, of: (
+        jnp.sqrt(at.total_count)[..., None]
+        * _categorical_rows(jax.nn.softmax(at.logits), of.logits)
+    ),
+)
+
+
+@_family.register(dist.MultivariateNormal)
+def _multivariate_normal(_at: dist.MultivariateNormal) -> Whiten:
+    # KL(theta + d) to second order is |L^-1 dm|^2 / 2 + |A + A^T|_F^2 / 4 with A = L^-1 dL.
+    def rule(at: dist.MultivariateNormal, of: dist.MultivariateNormal) -> Array:
+        size = at.event_shape[0]
+        tril = jnp.broadcast_to(at.scale_tril, (*at.batch_shape, size, size))
+        moving = jnp.broadcast_to(of.scale_tril, tril.shape)
+        location = jnp.broadcast_to(of.loc, (*at.batch_shape, size))
+        columns = jnp.concatenate([location[..., None], moving], axis=-1)
+        solved = solve_triangular(tril, columns, lower=True)
+        spread = (solved[..., 1:] + jnp.swapaxes(solved[..., 1:], -1, -2)) / math.sqrt(2.0)
+        rows = jnp.concatenate([solved[..., :1], spread], axis=-1)
+        return rows.reshape(*at.batch_shape, size * (size + 1))
+
+    return rule
+
+
+def _wrapping(
+    inner: dist.Distribution,
+    shape: Callable[[Array, dist.Distribution], Array],
+) -> Whiten | None:
+    rule = _family(inner)
+    if rule is None:
+        return None
+    return lambda at, of: shape(rule(at.base_dist, of.base_dist), at)
+
+
+@_family.register(dist.Independent)
+def _independent(at: dist.Independent) -> Whiten | None:
+    return _wrapping(at.base_dist, lambda rows, _at: rows)
+
+
+@_family.register(dist.ExpandedDistribution)
+def _expanded(at: dist.ExpandedDistribution) -> Whiten | None:
+    def expand(rows: Array, at: dist.ExpandedDistribution) -> Array:
+        trailing = rows.shape[len(at.base_dist.batch_shape) :]
+        return jnp.broadcast_to(rows, at.batch_shape + trailing)
+
+    return _wrapping(at.base_dist, expand)
+
+
+@_family.register(dist.MaskedDistribution)
+def _masked(at: dist.MaskedDistribution) -> Whiten | None:
+    def mask(rows: Array, at: dist.MaskedDistribution) -> Array:
+        kept = jnp.broadcast_to(jnp.asarray(at._mask), at.batch_shape)
+        return rows * kept.reshape(kept.shape + (1,) * (rows.ndim - kept.ndim))
+
+    return _wrapping(at.base_dist, mask)
+
+
+@_family.register(dist.TransformedDistribution)
+def _transformed(at: dist.TransformedDistribution) -> Whiten | None:
+    # A fixed bijection loses no information. One with arrays inside may depend on the parameters:
+    # only an affine map of a location-scale family is folded into that family.
+    arrays = jax.tree.leaves(at.transforms)
+    if not arrays:
+        return _wrapping(at.base_dist, lambda rows, _at: rows)
+    base = at.base_dist
+    event_dims = 0
+    while isinstance(base, dist.ExpandedDistribution | dist.Independent):
+        event_dims += getattr(base, "reinterpreted_batch_ndims", 0)
+        base = base.base_dist
+    affine = [t for t in at.transforms if isinstance(t, transforms.AffineTransform)]
+    later = [t for t in at.transforms[1:] if jax.tree.leaves(t)]
+    if not isinstance(base, dist.Normal) or len(affine) != 1 or later:
+        return None
+    if not isinstance(at.transforms[0], transforms.AffineTransform):
+        return None
+
+    def moved(d: dist.TransformedDistribution) -> dist.Distribution:
+        map_ = d.transforms[0]
+        inner = d.base_dist
+        while isinstance(inner, dist.ExpandedDistribution | dist.Independent):
+            inner = inner.base_dist
+        location = map_.loc + map_.scale * inner.loc
+        scale = jnp.abs(map_.scale) * inner.scale
+        shape = d.base_dist.batch_shape + d.base_dist.event_shape
+        location = jnp.broadcast_to(location, jnp.broadcast_shapes(shape, jnp.shape(location)))
+        return dist.Normal(location, scale)
+
+    normal = _location_scale(1.0, 2.0)
+    return lambda at, of: normal(moved(at), moved(of))

@@ -1,0 +1,233 @@
+"""What inference needs to know about a model and its approximation: the single seam of the library."""
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from vpng.errors import InputError, expected
+
+
+class Parameters(NamedTuple):
+    """The parameters eta = (lambda, theta), each any pytree of floating arrays."""
+
+    variational: PyTree
+    model: PyTree = ()
+
+
+class Site(NamedTuple):
+    """One conditional distribution of a problem and its weight in the loss per datum."""
+
+    distribution: dist.Distribution
+    value: Any
+    scale: Float[Array, "..."] | float
+
+
+def _is_distribution(node: Any) -> bool:
+    return isinstance(node, dist.Distribution)
+
+
+def distributions_of(tree: PyTree) -> list[dist.Distribution]:
+    """The distributions of a pytree whose leaves are distributions."""
+    leaves = jax.tree.leaves(tree, is_leaf=_is_distribution)
+    for leaf in leaves:
+        if not _is_distribution(leaf):
+            raise expected("distributions", "NumPyro distributions", type(leaf).__name__)
+    return leaves
+
+
+class Problem(eqx.Module):
+    """A latent-variable model p(z) p(x | z; theta) with an approximation q(z | x; lambda).
+
+    A subclass says four things, each as one NumPyro distribution or a pytree of them:
+    `approximation`, `prior`, `likelihood` and the `observed` values. With *local* latents (one z
+    per datum, amortised) every distribution has the data as its first batch dimension; with
+    *global* latents (one z for all data) only the likelihood has.
+
+    Everything else is derived and may be overridden: how noise is drawn (`noise`), the
+    reparameterisation z = g(x, eps; lambda) (`latent`), and the divergence (`kl`).
+
+    Attributes:
+        num_data: number of data n in the whole set, of which a batch may be a part.
+        local: whether each datum has its own latent variables.
+    """
+
+    num_data: eqx.AbstractVar[int]
+    local: eqx.AbstractVar[bool]
+
+    @abstractmethod
+    def approximation(self, variational: PyTree, batch: PyTree) -> PyTree:
+        """The distribution q(z | x; lambda)."""
+
+    @abstractmethod
+    def prior(self, model: PyTree, batch: PyTree) -> PyTree:
+        """The distribution p(z), of the same tree structure as the approximation."""
+
+    @abstractmethod
+    def likelihood(self, model: PyTree, latent: PyTree, batch: PyTree) -> PyTree:
+        """The distribution p(x | z; theta), the data along its first batch dimension."""
+
+    @abstractmethod
+    def observed(self, batch: PyTree) -> PyTree:
+        """The values x, of the same tree structure as the likelihood."""
+
+    def batch_size(self, batch: PyTree) -> int:
+        """The number of data in `batch`."""
+        return jax.tree.leaves(batch)[0].shape[0]
+
+    def reparameterised(self, variational: PyTree, batch: PyTree) -> bool:
+        """Whether gradients flow from z to lambda."""
+        return all(q.has_rsample for q in distributions_of(self.approximation(variational, batch)))
+
+    def noise(self, rng_key: PRNGKeyArray, batch: PyTree) -> PyTree:
+        """Draw eps ~ s(eps), free of parameters; for local latents the data come first.
+
+        By default the noise *is* randomness: a key for the approximation's own sampler.
+        """
+        return jax.random.split(rng_key, self.batch_size(batch)) if self.local else rng_key
+
+    def latent(self, variational: PyTree, noise: PyTree, batch: PyTree) -> PyTree:
+        """The reparameterisation z = g(x, eps; lambda), eq. (repara)."""
+        if not self.local:
+            return _draw(self.approximation(variational, batch), noise)
+
+        def draw_one(key: PRNGKeyArray, datum: PyTree) -> PyTree:
+            alone = jax.tree.map(lambda leaf: leaf[None], datum)
+            drawn = _draw(self.approximation(variational, alone), key)
+            return jax.tree.map(lambda leaf: leaf[0], drawn)
+
+        return jax.vmap(draw_one)(noise, batch)
+
+    def kl(self, parameters: Parameters, latent: PyTree, batch: PyTree) -> Float[Array, "..."]:
+        """KL(q || p) of each datum (local) or of all (global): analytic where NumPyro knows it.
+
+        Otherwise the single-draw estimate log q(z) - log p(z).
+        """
+        q = self.approximation(parameters.variational, batch)
+        return self.divergence(q, self.prior(parameters.model, batch), latent, batch)
+
+    def divergence(
+        self, q: PyTree, p: PyTree, latent: PyTree, batch: PyTree
+    ) -> Float[Array, "..."]:
+        """`kl` as a function of the two distributions."""
+        structure = jax.tree.structure(q, is_leaf=_is_distribution)
+        if structure != jax.tree.structure(p, is_leaf=_is_distribution):
+            raise expected("prior", f"the approximation's structure {structure}", f"{p}")
+        draws = structure.flatten_up_to(latent)
+        terms = [
+            self._per_unit(_divergence(a, b, z), batch)
+            for a, b, z in zip(distributions_of(q), distributions_of(p), draws, strict=True)
+        ]
+        return sum(terms, start=jnp.zeros(()))
+
+    def likelihood_sites(self, model: PyTree, latent: PyTree, batch: PyTree) -> list[Site]:
+        """The observed sites with their weight 1/B: the loss per datum is an average."""
+        p = self.likelihood(model, latent, batch)
+        values = jax.tree.structure(p, is_leaf=_is_distribution).flatten_up_to(self.observed(batch))
+        weight = 1.0 / self.batch_size(batch)
+        return [
+            Site(likelihood, value, weight)
+            for likelihood, value in zip(distributions_of(p), values, strict=True)
+        ]
+
+    def approximation_sites(
+        self, variational: PyTree, latent: PyTree, batch: PyTree
+    ) -> list[Site]:
+        """The latent sites under q with their weight: 1/B if local, 1/n if global."""
+        q = self.approximation(variational, batch)
+        draws = jax.tree.structure(q, is_leaf=_is_distribution).flatten_up_to(latent)
+        return [
+            Site(approximation, jax.lax.stop_gradient(z), self.latent_weight(batch))
+            for approximation, z in zip(distributions_of(q), draws, strict=True)
+        ]
+
+    def latent_weight(self, batch: PyTree) -> float:
+        """The weight of a latent's KL in the loss per datum."""
+        return 1.0 / (self.batch_size(batch) if self.local else self.num_data)
+
+    def _per_unit(self, values: Array, batch: PyTree) -> Array:
+        if not self.local:
+            return jnp.sum(values)
+        return values.reshape(self.batch_size(batch), -1).sum(axis=1)
+
+
+def _draw(approximation: PyTree, rng_key: PRNGKeyArray) -> PyTree:
+    structure = jax.tree.structure(approximation, is_leaf=_is_distribution)
+    qs = distributions_of(approximation)
+    keys = jax.random.split(rng_key, len(qs)) if len(qs) > 1 else [rng_key]
+    draws = [
+        q.rsample(key) if q.has_rsample else jax.lax.stop_gradient(q.sample(key))
+        for q, key in zip(qs, keys, strict=True)
+    ]
+    return jax.tree.unflatten(structure, draws)
+
+
+def _divergence(q: dist.Distribution, p: dist.Distribution, z: Array) -> Array:
+    try:
+        return dist.kl_divergence(q, p)
+    except NotImplementedError:
+        return q.log_prob(z) - p.log_prob(z)
+
+
+def check_problem(problem: Problem, parameters: Parameters, batch: PyTree) -> None:
+    """Refuse a problem whose parts do not fit each other, by their shapes alone.
+
+    Raises:
+        InputError: naming the part, what was expected of it and what came.
+    """
+    if not isinstance(parameters, Parameters):
+        raise expected("params", "vpng.Parameters(variational, model)", type(parameters).__name__)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
+        dtype = jnp.asarray(leaf).dtype
+        if not jnp.issubdtype(dtype, jnp.floating):
+            where = "params" + jax.tree_util.keystr(path)
+            raise expected(where, "a floating array", f"dtype {dtype}")
+
+    def predictive(parameters: Parameters, rng_key: PRNGKeyArray) -> tuple[list, Array]:
+        noise = problem.noise(rng_key, batch)
+        latent = problem.latent(parameters.variational, noise, batch)
+        sites = problem.likelihood_sites(parameters.model, latent, batch)
+        log_probs = [site.distribution.log_prob(site.value) for site in sites]
+        return log_probs, problem.kl(parameters, latent, batch)
+
+    key = jax.random.key(0)
+    log_probs, divergence = jax.eval_shape(predictive, parameters, key)
+    size = problem.batch_size(batch)
+    for position, log_prob in enumerate(log_probs):
+        if not log_prob.shape or log_prob.shape[0] != size:
+            raise expected(
+                f"likelihood (site {position})",
+                f"a log-density for each of the {size} data along the first dimension",
+                f"shape {log_prob.shape}; use .to_event() for the dimensions of one datum",
+            )
+    wanted = (size,) if problem.local else ()
+    if divergence.shape not in (wanted, ()):
+        raise expected("kl", f"shape {wanted}", f"shape {divergence.shape}")
+    if jax.tree.leaves(parameters.variational) and not _reads_latent(problem, parameters, batch):
+        raise InputError(
+            "likelihood: expected a distribution that depends on the latent variables, got one "
+            "that ignores them; its predictive Fisher is zero for every variational parameter. "
+            "Use the latent argument in likelihood()."
+        )
+
+
+def _reads_latent(problem: Problem, parameters: Parameters, batch: PyTree) -> bool:
+    noise = jax.eval_shape(lambda key: problem.noise(key, batch), jax.random.key(0))
+    latent = jax.eval_shape(
+        lambda noise: problem.latent(parameters.variational, noise, batch), noise
+    )
+
+    def total(latent: PyTree) -> Array:
+        sites = problem.likelihood_sites(parameters.model, latent, batch)
+        return sum(jnp.sum(site.distribution.log_prob(site.value)) for site in sites)
+
+    jaxpr = jax.make_jaxpr(total)(latent).jaxpr
+    # An input that reaches no output is dropped by dead-code elimination.
+    from jax.interpreters import partial_eval
+
+    _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return any(used)

@@ -1,0 +1,249 @@
+"""Hessian-free stochastic variational inference (HFSGVI, Fan et al. 2015): the second-order baseline."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from vpng.checks import damping_value, positive_integer
+from vpng.curvature import SolveInfo
+from vpng.curvature.base import no_info, relative_norm, solve_info
+from vpng.errors import InputError, expected
+from vpng.objective import ELBO, Reparameterised, Schedule
+from vpng.problem import Parameters, Problem, Site
+
+Product = Callable[[Parameters], Parameters]
+
+
+class AbstractProduct(eqx.Module):
+    """Which matrix of the loss is multiplied with."""
+
+    @abstractmethod
+    def linearise(
+        self,
+        problem: Problem,
+        objective: ELBO,
+        parameters: Parameters,
+        batch: PyTree,
+        rng_key: PRNGKeyArray,
+        step: Int[Array, ""],
+    ) -> Product:
+        """The map v -> H v at the current parameters, with the noise held fixed."""
+
+
+class Hessian(AbstractProduct):
+    """The Hessian of the Monte Carlo loss, by forward over reverse. It may be indefinite."""
+
+    def linearise(
+        self,
+        problem: Problem,
+        objective: ELBO,
+        parameters: Parameters,
+        batch: PyTree,
+        rng_key: PRNGKeyArray,
+        step: Int[Array, ""],
+    ) -> Product:
+        def gradient(parameters: Parameters) -> Parameters:
+            return objective.estimate_and_gradient(
+                rng_key, problem, parameters, batch, step=step
+            )[1]
+
+        _, product = jax.linearize(gradient, parameters)
+        return product
+
+
+class GaussNewton(AbstractProduct):
+    """J^T H J, with H the Hessian of the loss in the parameters of the likelihood and of q.
+
+    Positive semidefinite wherever the loss is convex in those, as for Bernoulli logits or Normal
+    means.
+    """
+
+    def linearise(
+        self,
+        problem: Problem,
+        objective: ELBO,
+        parameters: Parameters,
+        batch: PyTree,
+        rng_key: PRNGKeyArray,
+        step: Int[Array, ""],
+    ) -> Product:
+        keys = jax.random.split(rng_key, objective.num_particles)
+        noise = jax.vmap(problem.noise, in_axes=(0, None))(keys, batch)
+        weight = objective.weight_at(step) * problem.latent_weight(batch)
+
+        def outputs(parameters: Parameters) -> tuple[list[PyTree], PyTree]:
+            def predictive(noise: PyTree) -> list[PyTree]:
+                latent = problem.latent(parameters.variational, noise, batch)
+                sites = problem.likelihood_sites(parameters.model, latent, batch)
+                return [_arrays(site.distribution)[0] for site in sites]
+
+            q = problem.approximation(parameters.variational, batch)
+            return jax.vmap(predictive)(noise), _arrays(q)[0]
+
+        # The parts of the distributions that are not differentiated, and the observed values.
+        first = jax.tree.map(lambda leaf: leaf[0], noise)
+        latent = problem.latent(parameters.variational, first, batch)
+        sites = problem.likelihood_sites(parameters.model, latent, batch)
+        shells = [_arrays(site.distribution)[1] for site in sites]
+        q_shell = _arrays(problem.approximation(parameters.variational, batch))[1]
+
+        def loss(outputs: tuple[list[PyTree], PyTree]) -> Array:
+            predictive, approximate = outputs
+
+            def one(arrays: list[PyTree]) -> Array:
+                rebuilt = [
+                    Site(eqx.combine(a, shell), site.value, site.scale)
+                    for a, shell, site in zip(arrays, shells, sites, strict=True)
+                ]
+                return sum(
+                    -jnp.sum(site.scale * site.distribution.log_prob(site.value))
+                    for site in rebuilt
+                )
+
+            q = eqx.combine(approximate, q_shell)
+            prior = problem.prior(parameters.model, batch)
+            divergence = problem.divergence(q, prior, latent, batch)
+            return jnp.mean(jax.vmap(one)(predictive)) + weight * jnp.sum(divergence)
+
+        at, push = jax.linearize(outputs, parameters)
+        pull = jax.linear_transpose(push, parameters)
+        _, curve = jax.linearize(jax.grad(loss), at)
+        return lambda vector: pull(curve(push(vector)))[0]
+
+
+def _arrays(tree: PyTree) -> tuple[PyTree, PyTree]:
+    return eqx.partition(tree, eqx.is_inexact_array)
+
+
+class HessianFreeState(NamedTuple):
+    """Updates done and the diagnostics of the last solve."""
+
+    step: Int[Array, ""]
+    info: SolveInfo
+
+
+def scale_by_hessian_free(
+    problem: Problem,
+    *,
+    objective: ELBO = ELBO(),
+    product: AbstractProduct = GaussNewton(),
+    damping: Schedule | Float[Array, ""] | float = 1e-1,
+    max_steps: int = 20,
+    rtol: float = 1e-2,
+) -> optax.GradientTransformationExtraArgs:
+    """Replace the gradient g by (H + mu I)^-1 g, solved by truncated conjugate gradients.
+
+    The iteration stops at the tolerance, at `max_steps` or at a direction of negative curvature,
+    and returns what it has by then: always a descent direction. `update` needs `batch` and
+    `rng_key` by keyword.
+
+    Args:
+        problem: the problem whose loss is minimised.
+        objective: the loss whose curvature is taken.
+        product: the full Hessian or its Gauss-Newton part.
+        damping: mu per datum.
+        max_steps: most products for one direction.
+        rtol: relative tolerance on the residual.
+    """
+    if not callable(damping):
+        damping_value(damping)
+    positive_integer("max_steps", max_steps)
+    if not isinstance(objective.gradient, Reparameterised):
+        raise expected("objective.gradient", "Reparameterised()", objective.gradient)
+
+    def init(params: Parameters) -> HessianFreeState:
+        return HessianFreeState(jnp.zeros((), jnp.int32), no_info(params))
+
+    def update(
+        updates: Parameters,
+        state: HessianFreeState,
+        params: Parameters | None = None,
+        *,
+        batch: PyTree,
+        rng_key: PRNGKeyArray,
+        **extra_args: Any,
+    ) -> tuple[Parameters, HessianFreeState]:
+        del extra_args
+        if params is None:
+            raise InputError("params: expected the current parameters, got None.")
+        flat, unravel = ravel_pytree(updates)
+        apply = product.linearise(problem, objective, params, batch, rng_key, state.step)
+        mu = damping(state.step) if callable(damping) else damping
+
+        def damped(vector: Array) -> Array:
+            return ravel_pytree(apply(unravel(vector)))[0] + mu * vector
+
+        direction, iterations, converged = truncated_conjugate_gradient(
+            damped, flat, max_steps=max_steps, rtol=rtol
+        )
+        info = solve_info(
+            direction,
+            relative_norm(damped(direction) - flat, flat),
+            condition=jnp.nan,
+            iterations=iterations,
+            converged=converged,
+        )
+        direction = jnp.where(jnp.isfinite(jnp.sum(direction)), direction, 0.0).astype(flat.dtype)
+        return unravel(direction), HessianFreeState(state.step + 1, info)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def truncated_conjugate_gradient(
+    product: Callable[[Array], Array],
+    gradient: Float[Array, " P"],
+    *,
+    max_steps: int,
+    rtol: float,
+) -> tuple[Float[Array, " P"], Int[Array, ""], Array]:
+    """Conjugate gradients for H u = g that stop at negative curvature.
+
+    Started from zero every iterate u has g.u > 0, so each is a descent direction of the loss
+    whatever H is. If the first direction already curves down, the gradient itself is returned.
+
+    Returns:
+        The direction, the number of products, and whether the tolerance was reached.
+    """
+    tolerance = (rtol**2) * jnp.sum(gradient**2)
+
+    class Carry(NamedTuple):
+        solution: Array
+        residual: Array
+        search: Array
+        square: Array
+        count: Array
+        negative: Array
+
+    def going(carry: Carry) -> Array:
+        return (carry.count < max_steps) & (carry.square > tolerance) & ~carry.negative
+
+    def step(carry: Carry) -> Carry:
+        image = product(carry.search)
+        curvature = jnp.sum(carry.search * image)
+        negative = ~(curvature > 0)
+        alpha = jnp.where(negative, 0.0, carry.square / jnp.where(negative, 1.0, curvature))
+        residual = carry.residual - alpha * image
+        square = jnp.sum(residual**2)
+        search = residual + square / carry.square * carry.search
+        return Carry(
+            carry.solution + alpha * carry.search, residual, search, square, carry.count + 1, negative
+        )
+
+    start = Carry(
+        jnp.zeros_like(gradient),
+        gradient,
+        gradient,
+        jnp.sum(gradient**2),
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), bool),
+    )
+    end = jax.lax.while_loop(going, step, start)
+    stuck = end.negative & (end.count == 1)
+    return jnp.where(stuck, gradient, end.solution), end.count, end.square <= tolerance

@@ -1,0 +1,175 @@
+"""The natural gradient of a metric as an optax transformation."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from vpng.curvature import AbstractCurvature, Outcome, SolveInfo, auto
+from vpng.curvature.base import no_info
+from vpng.damping import AbstractDamping, Situation, as_damping
+from vpng.errors import InputError, expected
+from vpng.fisher import AbstractMetric, FisherOperator, Predictive, Variational
+from vpng.objective import Schedule
+from vpng.problem import Parameters, Problem
+from vpng.selection import Selection, unmasked, variational_part
+
+DEFAULT_DAMPING = 1e-3
+
+
+class PreconditionState(NamedTuple):
+    """The state of a preconditioner.
+
+    Attributes:
+        step: updates done.
+        curvature: what the curvature carries along.
+        damping: what the damping rule carries along.
+        info: diagnostics of the last solve.
+    """
+
+    step: Int[Array, ""]
+    curvature: PyTree
+    damping: PyTree
+    info: SolveInfo
+
+
+def precondition(
+    problem: Problem,
+    metric: AbstractMetric,
+    *,
+    curvature: AbstractCurvature | None = None,
+    damping: AbstractDamping | Schedule | Float[Array, ""] | float = DEFAULT_DAMPING,
+    select: Callable[[Parameters], Parameters] = lambda parameters: parameters,
+) -> optax.GradientTransformationExtraArgs:
+    """Replace the gradient g by (F + mu I)^-1 g, with F the metric at the current parameters.
+
+    `update` needs two extras, both by keyword: the current `batch` and an `rng_key`. Under
+    `optax.masked` or `optax.multi_transform` it needs `full_params` too, and preconditions with the
+    block of F that belongs to the parameters left in place.
+
+    A solve that does not give a finite direction yields a zero update, and says so in `state.info`.
+
+    Args:
+        problem: the problem whose loss is minimised.
+        metric: which Fisher.
+        curvature: how to represent and solve; chosen by shape if left out.
+        damping: mu per datum: a number, a schedule or a rule.
+        select: keeps the parameters to precondition and puts None for the rest, whose gradients
+            pass unchanged.
+
+    Returns:
+        A transformation of gradients, to be chained with any rule for the step.
+    """
+    if not isinstance(problem, Problem):
+        raise expected("problem", "a vpng.Problem", type(problem).__name__)
+    if not isinstance(metric, AbstractMetric):
+        raise expected("metric", "a metric such as Predictive()", type(metric).__name__)
+    solver = auto() if curvature is None else curvature
+    if not isinstance(solver, AbstractCurvature):
+        raise expected("curvature", "a curvature such as Dense()", type(solver).__name__)
+    rule = as_damping(damping)
+
+    def init(params: Parameters) -> PreconditionState:
+        _require_parameters(params)
+        active = select(unmasked(params))
+        return PreconditionState(
+            jnp.zeros((), jnp.int32), solver.init(active), rule.init(active), no_info(active)
+        )
+
+    def update(
+        updates: Parameters,
+        state: PreconditionState,
+        params: Parameters | None = None,
+        *,
+        batch: PyTree,
+        rng_key: PRNGKeyArray,
+        full_params: Parameters | None = None,
+        **extra_args: Any,
+    ) -> tuple[Parameters, PreconditionState]:
+        del extra_args
+        if params is None:
+            raise InputError("params: expected the current parameters, got None.")
+        _require_parameters(params)
+        selection = Selection.of(select(unmasked(params)), params, full_params)
+        whole = selection.embed(selection.active)
+        metric_key, damping_key = jax.random.split(rng_key)
+
+        def here() -> FisherOperator:
+            operator = metric.operator(problem, whole, batch, metric_key)
+            return operator.restricted(selection.active, selection.embed)
+
+        situation = Situation(state.step, problem, whole, batch, damping_key, here, selection)
+        mu, damping_state = rule.update(state.damping, situation)
+        gradient = select(unmasked(updates))
+        solution = solver.solve(here, gradient, mu, state.curvature)
+        finite = solution.info.outcome != Outcome.not_finite
+        direction = jax.tree.map(
+            lambda u, g: jnp.where(finite, u, jnp.zeros_like(u)).astype(g.dtype),
+            solution.direction,
+            gradient,
+        )
+        damping_state = jax.tree.map(
+            lambda kept, raised: jnp.where(finite, kept, raised),
+            damping_state,
+            rule.failed(damping_state),
+        )
+        preconditioned = jax.tree.map(
+            lambda new, old: old if new is None else new,
+            direction,
+            updates,
+            is_leaf=lambda node: node is None,
+        )
+        return preconditioned, PreconditionState(
+            state.step + 1, solution.state, damping_state, solution.info
+        )
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def scale_by_vpng(
+    problem: Problem,
+    *,
+    metric: AbstractMetric | None = None,
+    curvature: AbstractCurvature | None = None,
+    damping: AbstractDamping | Schedule | Float[Array, ""] | float = DEFAULT_DAMPING,
+) -> optax.GradientTransformationExtraArgs:
+    """The variational predictive natural gradient, eq. (vpng-update), for lambda and theta together.
+
+    Args:
+        problem: the problem whose loss is minimised.
+        metric: `Predictive()` unless given.
+        curvature: see `precondition`.
+        damping: see `precondition`.
+    """
+    chosen = Predictive() if metric is None else metric
+    return precondition(problem, chosen, curvature=curvature, damping=damping)
+
+
+def scale_by_natural_gradient(
+    problem: Problem,
+    *,
+    metric: AbstractMetric | None = None,
+    curvature: AbstractCurvature | None = None,
+    damping: AbstractDamping | Schedule | Float[Array, ""] | float = DEFAULT_DAMPING,
+) -> optax.GradientTransformationExtraArgs:
+    """The classic natural gradient: F_q^-1 on lambda, the plain gradient on theta.
+
+    Args:
+        problem: the problem whose loss is minimised.
+        metric: `Variational()` unless given.
+        curvature: see `precondition`.
+        damping: see `precondition`.
+    """
+    chosen = Variational() if metric is None else metric
+    return precondition(
+        problem, chosen, curvature=curvature, damping=damping, select=variational_part
+    )
+
+
+def _require_parameters(params: object) -> None:
+    if not isinstance(params, Parameters):
+        raise expected("params", "vpng.Parameters(variational, model)", type(params).__name__)
+
