@@ -1,4 +1,12 @@
-"""Variational inference that follows the curvature of the model."""
+"""Variational inference that follows the curvature of the model.
+
+The variational predictive natural gradient (Tang and Ranganath, ICML 2019) preconditions the
+gradient of the ELBO with the Fisher information of the model's own predictive distribution.
+"""
+
+from vpng.threads import calm_lapack
+
+calm_lapack()
 
 from vpng import optimizers, problems
 from vpng.curvature import (
@@ -15,6 +23,7 @@ from vpng.curvature import (
 from vpng.damping import AbstractDamping, Constant, LevenbergMarquardt, Scheduled
 from vpng.errors import InputError
 from vpng.fisher import (
+    AbstractEstimator,
     AbstractMetric,
     Exact,
     FisherOperator,
@@ -24,7 +33,8 @@ from vpng.fisher import (
     Variational,
 )
 from vpng.objective import ELBO, Estimate, Reparameterised, ScoreFunction
-from vpng.problem import Parameters, Problem, Site
+from vpng.problem import Parameters, Problem, Site, check_problem
+from vpng.training import FitResult, StopReason, fit
 from vpng.transform import (
     GaussNewton,
     Hessian,
@@ -33,3 +43,49 @@ from vpng.transform import (
     scale_by_natural_gradient,
     scale_by_vpng,
 )
+from vpng.version import __version__
+
+__all__ = [
+    "ELBO",
+    "AbstractCurvature",
+    "AbstractDamping",
+    "AbstractEstimator",
+    "AbstractMetric",
+    "ConjugateGradient",
+    "Constant",
+    "Dense",
+    "Diagonal",
+    "Dual",
+    "Estimate",
+    "Exact",
+    "FisherOperator",
+    "FitResult",
+    "GaussNewton",
+    "Hessian",
+    "Identity",
+    "InputError",
+    "LeastSquares",
+    "LevenbergMarquardt",
+    "Outcome",
+    "Parameters",
+    "Predictive",
+    "Probed",
+    "Problem",
+    "Reparameterised",
+    "Sampled",
+    "Scheduled",
+    "ScoreFunction",
+    "Site",
+    "StopReason",
+    "Variational",
+    "__version__",
+    "auto",
+    "check_problem",
+    "fit",
+    "optimizers",
+    "precondition",
+    "problems",
+    "scale_by_hessian_free",
+    "scale_by_natural_gradient",
+    "scale_by_vpng",
+]

@@ -88,7 +88,7 @@ class Scheduled(AbstractDamping):
 
 
 class LevenbergMarquardtState(NamedTuple):
-    """The damping, where the last step began, and the last ratio of actual to predicted reduction."""
+    """The damping, where the last step began, and the last ratio of actual to predicted gain."""
 
     damping: Float[Array, ""]
     previous: PyTree

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from vpng.checks import finite_scalar, positive_integer
-from vpng.errors import InputError
+from vpng.errors import InputError, expected
 from vpng.problem import Parameters, Problem
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
@@ -68,6 +68,13 @@ class Reparameterised(AbstractGradient):
         batch: PyTree,
         kl_weight: Float[Array, ""] | float,
     ) -> tuple[Float[Array, ""], Float[Array, " K"]]:
+        if not problem.reparameterised(parameters.variational, batch):
+            raise expected(
+                "gradient",
+                "ScoreFunction(), since the approximation cannot be reparameterised",
+                "Reparameterised()",
+            )
+
         def one(noise: PyTree) -> Array:
             latent = problem.latent(parameters.variational, noise, batch)
             terms = _negative_log_likelihood(problem, parameters.model, latent, batch)
@@ -149,7 +156,7 @@ class ELBO(eqx.Module):
             finite_scalar("kl_weight", self.kl_weight, minimum=0.0, strict=False)
 
     def weight_at(self, step: Int[Array, ""] | int) -> Float[Array, ""] | float:
-        """beta at `step`."""
+        """Beta at `step`."""
         return self.kl_weight(step) if callable(self.kl_weight) else self.kl_weight
 
     def estimate(

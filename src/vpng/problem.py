@@ -1,4 +1,4 @@
-"""What inference needs to know about a model and its approximation: the single seam of the library."""
+"""What inference needs to know about a model and its approximation: the single seam."""
 
 from abc import abstractmethod
 from typing import Any, NamedTuple
@@ -134,9 +134,7 @@ class Problem(eqx.Module):
             for likelihood, value in zip(distributions_of(p), values, strict=True)
         ]
 
-    def approximation_sites(
-        self, variational: PyTree, latent: PyTree, batch: PyTree
-    ) -> list[Site]:
+    def approximation_sites(self, variational: PyTree, latent: PyTree, batch: PyTree) -> list[Site]:
         """The latent sites under q with their weight: 1/B if local, 1/n if global."""
         q = self.approximation(variational, batch)
         draws = jax.tree.structure(q, is_leaf=_is_distribution).flatten_up_to(latent)
@@ -187,22 +185,32 @@ def check_problem(problem: Problem, parameters: Parameters, batch: PyTree) -> No
             where = "params" + jax.tree_util.keystr(path)
             raise expected(where, "a floating array", f"dtype {dtype}")
 
+    batch_shapes: list[tuple[int, ...]] = []
+
     def predictive(parameters: Parameters, rng_key: PRNGKeyArray) -> tuple[list, Array]:
         noise = problem.noise(rng_key, batch)
         latent = problem.latent(parameters.variational, noise, batch)
         sites = problem.likelihood_sites(parameters.model, latent, batch)
+        batch_shapes.extend(site.distribution.batch_shape for site in sites)
         log_probs = [site.distribution.log_prob(site.value) for site in sites]
         return log_probs, problem.kl(parameters, latent, batch)
 
     key = jax.random.key(0)
     log_probs, divergence = jax.eval_shape(predictive, parameters, key)
     size = problem.batch_size(batch)
-    for position, log_prob in enumerate(log_probs):
-        if not log_prob.shape or log_prob.shape[0] != size:
+    for position, (batch_shape, log_prob) in enumerate(zip(batch_shapes, log_probs, strict=True)):
+        if not batch_shape or batch_shape[0] != size:
             raise expected(
                 f"likelihood (site {position})",
-                f"a log-density for each of the {size} data along the first dimension",
-                f"shape {log_prob.shape}; use .to_event() for the dimensions of one datum",
+                f"a batch shape with the {size} data along the first dimension",
+                f"batch shape {batch_shape}; broadcast the parameters to the data and use "
+                ".to_event() for the dimensions of one datum",
+            )
+        if log_prob.shape != batch_shape:
+            raise expected(
+                f"observed (site {position})",
+                f"values whose log-density has the likelihood's batch shape {batch_shape}",
+                f"shape {log_prob.shape}",
             )
     wanted = (size,) if problem.local else ()
     if divergence.shape not in (wanted, ()):

@@ -32,7 +32,9 @@ class Selection(NamedTuple):
     fixed: Parameters
 
     @classmethod
-    def of(cls, active: Parameters, params: Parameters, full_params: Parameters | None) -> "Selection":
+    def of(
+        cls, active: Parameters, params: Parameters, full_params: Parameters | None
+    ) -> "Selection":
         """The split that has `active` on one side.
 
         Args:
@@ -51,7 +53,7 @@ class Selection(NamedTuple):
                     "Call update(..., full_params=params); vpng.fit does."
                 )
             params = full_params
-        is_gap = lambda node: node is None  # noqa: E731
+        is_gap = lambda node: node is None
         fixed = jax.tree.map(
             lambda part, whole: whole if part is None else None, active, params, is_leaf=is_gap
         )
@@ -63,7 +65,7 @@ class Selection(NamedTuple):
 
     def extract(self, tree: Parameters) -> Parameters:
         """The active part of a tree like the full parameters."""
-        is_gap = lambda node: node is None  # noqa: E731
+        is_gap = lambda node: node is None
         return jax.tree.map(
             lambda part, whole: None if part is None else whole, self.active, tree, is_leaf=is_gap
         )

@@ -21,11 +21,13 @@ class Outcome(eqx.Enumeration):
 
     success = "solved"
     max_steps = (
-        "the iteration limit was reached before the tolerance: raise `max_steps`, `rtol` or the damping"
+        "the iteration limit was reached before the tolerance: raise `max_steps`, `rtol` or "
+        "the damping"
     )
     not_finite = (
-        "the solution is not finite: the metric or the gradient is not finite, or the damped matrix "
-        "is singular to working precision; raise the damping, lower the learning rate or use float64"
+        "the solution is not finite: the metric or the gradient is not finite, or the damped "
+        "matrix is singular to working precision; raise the damping, lower the learning rate or "
+        "use float64"
     )
 
 
@@ -107,7 +109,9 @@ def no_info(parameters: PyTree) -> SolveInfo:
     return SolveInfo(Outcome.success, zero, jnp.zeros((), jnp.int32), zero)
 
 
-def relative_norm(residual: Float[Array, "..."], reference: Float[Array, "..."]) -> Float[Array, ""]:
+def relative_norm(
+    residual: Float[Array, "..."], reference: Float[Array, "..."]
+) -> Float[Array, ""]:
     """|residual| / |reference|, zero where both vanish."""
     scale = jnp.sqrt(jnp.sum(reference**2))
     return jnp.sqrt(jnp.sum(residual**2)) / jnp.where(scale > 0, scale, 1.0)

@@ -1,7 +1,6 @@
 """Curvatures that factorise a matrix: no curvature, its diagonal, P x P, least squares, M x M."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
@@ -142,5 +141,3 @@ def _condition(pivots: Float[Array, " n"]) -> Float[Array, ""]:
     """A lower bound on the condition number from the pivots of a triangular factor."""
     sizes = jnp.abs(pivots)
     return (jnp.max(sizes) / jnp.min(sizes)) ** 2
-
-

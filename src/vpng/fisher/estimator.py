@@ -14,7 +14,7 @@ from vpng.problem import Site
 
 
 class AbstractEstimator(eqx.Module):
-    """Turns the sites of a problem into rows: functions of the parameters with R = Jacobian, F = R^T R.
+    """Turns the sites of a problem into rows, functions of the parameters: F = R^T R, R = Jacobian.
 
     The randomness is drawn first (`draw`) and held fixed, so that the rows are a plain function.
     Draws carry the batch dimensions of their site first, so that they can be split by datum.
@@ -114,7 +114,7 @@ class Probed(AbstractEstimator):
             return self._fallback.draw(rng_key, site)
         whitened = jax.eval_shape(lambda: whiten(site.distribution, site.distribution))
         batch_dims = len(site.distribution.batch_shape)
-        shape = whitened.shape[:batch_dims] + (self.num_probes,) + whitened.shape[batch_dims:]
+        shape = (*whitened.shape[:batch_dims], self.num_probes, *whitened.shape[batch_dims:])
         return jax.random.rademacher(rng_key, shape, dtype=whitened.dtype)
 
     def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:

@@ -1,4 +1,4 @@
-"""Which geometry the gradient is measured in: the predictive Fisher, the variational one, or sums."""
+"""Which geometry the gradient is measured in: predictive Fisher, variational one, or sums."""
 
 from abc import abstractmethod
 
@@ -32,7 +32,8 @@ class AbstractMetric(eqx.Module):
 class Predictive(AbstractMetric):
     """F_r, the Fisher of the reparameterised predictive distribution, eq. (r-fisher-info), over n.
 
-    F_r / n = E_x E_eps E_{x' ~ p(.|z)} [s s^T],  s = d/d eta log p(x' | z = g(x, eps; lambda); theta).
+    F_r / n = E_x E_eps E_{x' ~ p(.|z)} [s s^T] with the score
+    s = d/d eta log p(x' | z = g(x, eps; lambda); theta).
 
     Attributes:
         estimator: how the inner expectation over x' is taken.
@@ -162,8 +163,9 @@ def _operator(
         if not estimator.pool_particles:
             bottleneck = Bottleneck(
                 inner=lambda parameters: jax.vmap(lambda n: middle(parameters, n, batch))(noise),
-                outer=lambda middle, draws: from_middle(middle, draws, batch)
-                / jnp.sqrt(num_particles),
+                outer=lambda middle, draws: (
+                    from_middle(middle, draws, batch) / jnp.sqrt(num_particles)
+                ),
                 draws=draws,
             )
         return FisherOperator(

@@ -30,12 +30,45 @@ class Bottleneck(NamedTuple):
     outer: Callable[[PyTree, PyTree], Array]
     draws: PyTree
 
+    def size(self, parameters: PyTree) -> int:
+        """Entries of the intermediate of one particle."""
+        middle = jax.eval_shape(self.inner, parameters)
+        return sum(leaf.size // leaf.shape[0] for leaf in jax.tree.leaves(middle))
+
+    def gram(self, parameters: PyTree) -> Float[Array, "P P"]:
+        """F through the intermediate."""
+        flat, unravel = ravel_pytree(parameters)
+        middle = self.inner(parameters)
+        _, unravel_one = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], middle))
+        flatten = jax.vmap(lambda tree: ravel_pytree(tree)[0])
+
+        def small(middle: Array, draws: PyTree) -> Array:
+            _, push = jax.linearize(lambda m: self.outer(unravel_one(m), draws).ravel(), middle)
+            transposed = jax.vmap(push)(jnp.eye(middle.size, dtype=middle.dtype))
+            return transposed @ transposed.T
+
+        grams = jax.vmap(small)(flatten(middle), self.draws)
+        jacobians = jax.jacfwd(lambda vector: flatten(self.inner(unravel(vector))))(flat)
+        return jnp.einsum("kip,kij,kjq->pq", jacobians, grams, jacobians)
+
 
 class ByDatum(NamedTuple):
     """Rows that separate by datum: `rows(parameters, inputs_i)` are those of datum i."""
 
     rows: Callable[[PyTree, PyTree], Array]
     inputs: PyTree
+
+    def matrix(self, parameters: PyTree) -> Float[Array, "M P"]:
+        """All rows, each differentiated alone: a batch costs as much as its data one by one."""
+        flat, unravel = ravel_pytree(parameters)
+        first = jax.tree.map(lambda leaf: leaf[0], self.inputs)
+        count = jax.eval_shape(self.rows, parameters, first).size
+        jacobian = jax.jacfwd if count >= flat.size else jax.jacrev
+
+        def one(inputs: PyTree) -> Array:
+            return jacobian(lambda vector: self.rows(unravel(vector), inputs).ravel())(flat)
+
+        return jax.vmap(one)(self.inputs).reshape(-1, flat.size)
 
 
 @dataclass(frozen=True)
@@ -87,53 +120,23 @@ class FisherOperator:
 
     def rows(self) -> Float[Array, "M P"]:
         """The factor R as a matrix, columns in the order of `ravel_pytree`."""
-        flat, unravel = ravel_pytree(self.parameters)
         if self.by_datum is not None:
-            per_datum = jax.jacfwd if self._rows_per_datum >= flat.size else jax.jacrev
-
-            def one(inputs: PyTree) -> Array:
-                rows = self.by_datum.rows
-                return per_datum(lambda vector: rows(unravel(vector), inputs).ravel())(flat)
-
-            return jax.vmap(one)(self.by_datum.inputs).reshape(-1, flat.size)
+            return self.by_datum.matrix(self.parameters)
+        flat, unravel = ravel_pytree(self.parameters)
         jacobian = jax.jacfwd if self.num_rows >= flat.size else jax.jacrev
         return jacobian(lambda vector: self.row_function(unravel(vector)).ravel())(flat)
 
-    @property
-    def _rows_per_datum(self) -> int:
-        return self.num_rows // jax.tree.leaves(self.by_datum.inputs)[0].shape[0]
-
     def to_dense(self) -> Float[Array, "P P"]:
         """F as a matrix."""
-        if self.bottleneck is not None and self._bottleneck_size < self.num_parameters:
-            return self._dense_through_bottleneck()
+        middle = self.bottleneck
+        if middle is not None and middle.size(self.parameters) < self.num_parameters:
+            return middle.gram(self.parameters)
         if self.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
             factor = self.rows()
             return factor.T @ factor
         flat, unravel = ravel_pytree(self.parameters)
         basis = jnp.eye(flat.size, dtype=flat.dtype)
         return jax.lax.map(lambda e: ravel_pytree(self.mv(unravel(e)))[0], basis, batch_size=16)
-
-    @property
-    def _bottleneck_size(self) -> int:
-        middle = jax.eval_shape(self.bottleneck.inner, self.parameters)
-        return sum(leaf.size // leaf.shape[0] for leaf in jax.tree.leaves(middle))
-
-    def _dense_through_bottleneck(self) -> Float[Array, "P P"]:
-        inner, outer, draws = self.bottleneck
-        flat, unravel = ravel_pytree(self.parameters)
-        middle = inner(self.parameters)
-        one = jax.tree.map(lambda leaf: leaf[0], middle)
-        _, unravel_one = ravel_pytree(one)
-        flatten = jax.vmap(lambda tree: ravel_pytree(tree)[0])
-
-        def gram(middle: Array, draws: PyTree) -> Array:
-            factor = jax.jacfwd(lambda m: outer(unravel_one(m), draws).ravel())(middle)
-            return factor.T @ factor
-
-        grams = jax.vmap(gram)(flatten(middle), draws)
-        jacobians = jax.jacfwd(lambda vector: flatten(inner(unravel(vector))))(flat)
-        return jnp.einsum("kip,kij,kjq->pq", jacobians, grams, jacobians)
 
     def diagonal(self) -> Float[Array, "P"]:
         """The diagonal of F."""

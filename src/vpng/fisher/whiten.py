@@ -52,24 +52,27 @@ def whiten(at: dist.Distribution, of: dist.Distribution) -> Float[Array, "..."]:
     return rule(jax.lax.stop_gradient(at), of)
 
 
-def _diagonal(information: Callable[[dist.Distribution], dict[str, Array]]) -> Whiten:
-    """Scalar families with uncorrelated parameters: S^T = diag(sqrt(information))."""
+def _diagonal(roots: Callable[[dist.Distribution], dict[str, Array]]) -> Whiten:
+    """Scalar families with uncorrelated parameters: S^T is diagonal, given by name.
+
+    Roots, not the information itself, which overflows for scales that float32 can hold.
+    """
 
     def rule(at: dist.Distribution, of: dist.Distribution) -> Array:
-        rows = [jnp.sqrt(i) * getattr(of, name) for name, i in information(at).items()]
-        return _stack(rows, at.batch_shape)
+        return _stack([root * getattr(of, name) for name, root in roots(at).items()], at.batch_shape)
 
     return rule
 
 
 def _pairwise(
-    information: Callable[[dist.Distribution], tuple[Array, Array, Array]], names: tuple[str, str]
+    information: Callable[[dist.Distribution], tuple[Array, Array | float, Array]],
+    coordinates: Callable[[dist.Distribution, dist.Distribution], tuple[Array, Array]],
 ) -> Whiten:
-    """Two correlated scalar parameters: S is the Cholesky factor of [[a, c], [c, b]]."""
+    """Two correlated scalar coordinates: S is the Cholesky factor of [[a, c], [c, b]]."""
 
     def rule(at: dist.Distribution, of: dist.Distribution) -> Array:
         a, c, b = information(at)
-        first, second = (getattr(of, name) for name in names)
+        first, second = coordinates(at, of)
         root = jnp.sqrt(a)
         rest = jnp.sqrt(jnp.maximum(b - (c / root) ** 2, 0.0))
         return _stack([root * first + c / root * second, rest * second], at.batch_shape)
@@ -86,56 +89,64 @@ def _register(*families: type, rule: Whiten) -> None:
         _family.register(family)(lambda _at, _rule=rule: _rule)
 
 
-_tiny = lambda value: jnp.finfo(jnp.result_type(value)).tiny  # noqa: E731
+_tiny = lambda value: jnp.finfo(jnp.result_type(value)).tiny
 
 
 def _bernoulli_variance(p: Array) -> Array:
     return jnp.maximum(p * (1.0 - p), _tiny(p))
 
 
-def _logit_variance(logits: Array) -> Array:
-    """p (1 - p) without cancellation in either tail."""
-    return jax.nn.sigmoid(logits) * jax.nn.sigmoid(-logits)
+def _logit_deviation(logits: Array) -> Array:
+    """The standard deviation sqrt(p (1 - p)), without cancellation in either tail."""
+    return jnp.exp(-jnp.abs(logits) / 2) / (1.0 + jnp.exp(-jnp.abs(logits)))
 
 
 def _location_scale(location: float, scale: float) -> Whiten:
-    return _diagonal(lambda d: {"loc": location / d.scale**2, "scale": scale / d.scale**2})
+    """Information `location` / scale^2 and `scale` / scale^2."""
+    return _diagonal(
+        lambda d: {"loc": math.sqrt(location) / d.scale, "scale": math.sqrt(scale) / d.scale}
+    )
 
 
 _register(dist.Normal, rule=_location_scale(1.0, 2.0))
 _register(dist.Laplace, rule=_location_scale(1.0, 1.0))
 _register(dist.Cauchy, rule=_location_scale(0.5, 0.5))
 _register(dist.Logistic, rule=_location_scale(1.0 / 3.0, (3.0 + math.pi**2) / 9.0))
-_register(dist.HalfNormal, rule=_diagonal(lambda d: {"scale": 2.0 / d.scale**2}))
-_register(dist.Exponential, rule=_diagonal(lambda d: {"rate": 1.0 / d.rate**2}))
+_register(dist.HalfNormal, rule=_diagonal(lambda d: {"scale": math.sqrt(2.0) / d.scale}))
+_register(dist.Exponential, rule=_diagonal(lambda d: {"rate": 1.0 / d.rate}))
 _register(
-    dist.Poisson, rule=_diagonal(lambda d: {"rate": 1.0 / jnp.maximum(d.rate, _tiny(d.rate))})
+    dist.Poisson,
+    rule=_diagonal(lambda d: {"rate": jax.lax.rsqrt(jnp.maximum(d.rate, _tiny(d.rate)))}),
 )
-_register(dist.BernoulliLogits, rule=_diagonal(lambda d: {"logits": _logit_variance(d.logits)}))
+_register(dist.BernoulliLogits, rule=_diagonal(lambda d: {"logits": _logit_deviation(d.logits)}))
 _register(
-    dist.BernoulliProbs, rule=_diagonal(lambda d: {"probs": 1.0 / _bernoulli_variance(d.probs)})
+    dist.BernoulliProbs,
+    rule=_diagonal(lambda d: {"probs": jax.lax.rsqrt(_bernoulli_variance(d.probs))}),
 )
 _register(
     dist.BinomialLogits,
-    rule=_diagonal(lambda d: {"logits": d.total_count * _logit_variance(d.logits)}),
+    rule=_diagonal(lambda d: {"logits": jnp.sqrt(d.total_count) * _logit_deviation(d.logits)}),
 )
 _register(
     dist.BinomialProbs,
-    rule=_diagonal(lambda d: {"probs": d.total_count / _bernoulli_variance(d.probs)}),
+    rule=_diagonal(lambda d: {"probs": jnp.sqrt(d.total_count / _bernoulli_variance(d.probs))}),
 )
 _register(
     dist.GeometricLogits,
-    rule=_diagonal(lambda d: {"logits": jax.nn.sigmoid(-d.logits)}),
+    rule=_diagonal(lambda d: {"logits": jnp.sqrt(jax.nn.sigmoid(-d.logits))}),
 )
 _register(
     dist.GeometricProbs,
-    rule=_diagonal(lambda d: {"probs": 1.0 / (d.probs**2 * (1.0 - d.probs))}),
+    rule=_diagonal(
+        lambda d: {"probs": jax.lax.rsqrt(jnp.maximum(1.0 - d.probs, _tiny(d.probs))) / d.probs}
+    ),
 )
 _register(
     dist.Gamma,
+    # The rate on its own scale: d rate / rate.
     rule=_pairwise(
-        lambda d: (polygamma(1, d.concentration), -1.0 / d.rate, d.concentration / d.rate**2),
-        ("concentration", "rate"),
+        lambda d: (polygamma(1, d.concentration), -1.0, d.concentration),
+        lambda at, of: (of.concentration, of.rate / at.rate),
     ),
 )
 _register(
@@ -146,7 +157,7 @@ _register(
             -polygamma(1, d.concentration1 + d.concentration0),
             polygamma(1, d.concentration0) - polygamma(1, d.concentration1 + d.concentration0),
         ),
-        ("concentration1", "concentration0"),
+        lambda at, of: (of.concentration1, of.concentration0),
     ),
 )
 
@@ -154,14 +165,14 @@ _register(
 @_family.register(dist.StudentT)
 def _student_t(_at: dist.StudentT) -> Whiten:
     def spread(d: dist.StudentT) -> tuple[Array, Array, Array]:
-        v, s = d.df, d.scale
+        v = d.df
         shape = 0.25 * (polygamma(1, v / 2) - polygamma(1, (v + 1) / 2)) - (v + 5) / (
             2 * v * (v + 1) * (v + 3)
         )
-        return 2 * v / ((v + 3) * s**2), -2.0 / ((v + 1) * (v + 3) * s), shape
+        return 2 * v / (v + 3), -2.0 / ((v + 1) * (v + 3)), shape
 
-    location = _diagonal(lambda d: {"loc": (d.df + 1) / ((d.df + 3) * d.scale**2)})
-    scale_and_df = _pairwise(spread, ("scale", "df"))
+    location = _diagonal(lambda d: {"loc": jnp.sqrt((d.df + 1) / (d.df + 3)) / d.scale})
+    scale_and_df = _pairwise(spread, lambda at, of: (of.scale / at.scale, of.df))
     return lambda at, of: jnp.concatenate([location(at, of), scale_and_df(at, of)], axis=-1)
 
 

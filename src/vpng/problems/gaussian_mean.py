@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from vpng.checks import matrix
+from vpng.checks import finite_scalar, matrix, positive_integer
 from vpng.errors import expected
 from vpng.problem import Parameters, Problem
 
@@ -32,19 +32,20 @@ class GaussianMean(Problem):
         """The problem for n data with covariance Sigma.
 
         Raises:
-            InputError: if Sigma is not symmetric positive definite.
+            InputError: if Sigma is not symmetric positive definite, or n or sigma is not positive.
         """
+        positive_integer("num_data", num_data)
+        finite_scalar("scale", scale, minimum=0.0, strict=True)
         covariance = matrix("covariance", covariance)
+        if covariance.shape[0] != covariance.shape[1]:
+            raise expected("covariance", "a square matrix", f"shape {covariance.shape}")
         root = jnp.linalg.cholesky(covariance)
-        symmetric = covariance.shape[0] == covariance.shape[1] and bool(
-            jnp.allclose(covariance, covariance.T)
-        )
-        if not symmetric or not bool(jnp.isfinite(root).all()):
+        if not bool(jnp.allclose(covariance, covariance.T) & jnp.isfinite(root).all()):
             raise expected("covariance", "a symmetric positive definite matrix", covariance)
         return cls(num_data=num_data, covariance_root=root, scale=scale)
 
     def init(self) -> Parameters:
-        """lambda = 0."""
+        """Lambda = 0."""
         return Parameters(jnp.zeros(self.covariance_root.shape[0], self.covariance_root.dtype))
 
     def approximation(self, variational: Array, batch: Array) -> dist.Distribution:
@@ -69,7 +70,7 @@ class GaussianMean(Problem):
         return variational + self.scale * noise
 
     def optimum(self, data: Float[Array, "n d"]) -> Float[Array, " d"]:
-        """mu' = (n I + Sigma)^-1 sum_i x_i, the mean of the posterior."""
+        """Mu' = (n I + Sigma)^-1 sum_i x_i, the mean of the posterior."""
         covariance = self.covariance_root @ self.covariance_root.T
         size = covariance.shape[0]
         system = data.shape[0] * jnp.eye(size, dtype=covariance.dtype) + covariance

@@ -59,9 +59,7 @@ class LogisticRegression(Problem):
         data = Labelled(covariates, labels.astype(covariates.dtype))
         return cls(num_data=covariates.shape[0], prior_scale=prior_scale), data
 
-    def init(
-        self, rng_key: PRNGKeyArray, num_weights: int, *, scale: float = 1.0
-    ) -> Parameters:
+    def init(self, rng_key: PRNGKeyArray, num_weights: int, *, scale: float = 1.0) -> Parameters:
         """Standard normal means and the given standard deviation for all weights."""
         loc = jax.random.normal(rng_key, (num_weights,))
         return Parameters(MeanField(loc, jnp.full_like(loc, jnp.log(scale))))
@@ -73,9 +71,7 @@ class LogisticRegression(Problem):
         size = batch.covariates.shape[-1]
         return dist.Normal(jnp.zeros(size), self.prior_scale).to_event(1)
 
-    def likelihood(
-        self, model: tuple[()], latent: Array, batch: Labelled
-    ) -> dist.Distribution:
+    def likelihood(self, model: tuple[()], latent: Array, batch: Labelled) -> dist.Distribution:
         return dist.Bernoulli(logits=batch.covariates @ latent)
 
     def observed(self, batch: Labelled) -> Array:

@@ -1,4 +1,4 @@
-"""Hessian-free stochastic variational inference (HFSGVI, Fan et al. 2015): the second-order baseline."""
+"""Hessian-free stochastic variational inference (HFSGVI, Fan et al. 2015): a baseline."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -50,9 +50,9 @@ class Hessian(AbstractProduct):
         step: Int[Array, ""],
     ) -> Product:
         def gradient(parameters: Parameters) -> Parameters:
-            return objective.estimate_and_gradient(
-                rng_key, problem, parameters, batch, step=step
-            )[1]
+            return objective.estimate_and_gradient(rng_key, problem, parameters, batch, step=step)[
+                1
+            ]
 
         _, product = jax.linearize(gradient, parameters)
         return product
@@ -222,18 +222,24 @@ def truncated_conjugate_gradient(
         negative: Array
 
     def going(carry: Carry) -> Array:
-        return (carry.count < max_steps) & (carry.square > tolerance) & ~carry.negative
+        return (carry.count < max_steps) & ~(carry.square <= tolerance) & ~carry.negative
 
     def step(carry: Carry) -> Carry:
         image = product(carry.search)
         curvature = jnp.sum(carry.search * image)
         negative = ~(curvature > 0)
-        alpha = jnp.where(negative, 0.0, carry.square / jnp.where(negative, 1.0, curvature))
+        # A curvature that is not a number makes the solution so, and the caller says so.
+        alpha = jnp.where(curvature <= 0, 0.0, carry.square / curvature)
         residual = carry.residual - alpha * image
         square = jnp.sum(residual**2)
         search = residual + square / carry.square * carry.search
         return Carry(
-            carry.solution + alpha * carry.search, residual, search, square, carry.count + 1, negative
+            carry.solution + alpha * carry.search,
+            residual,
+            search,
+            square,
+            carry.count + 1,
+            negative,
         )
 
     start = Carry(
@@ -245,5 +251,5 @@ def truncated_conjugate_gradient(
         jnp.zeros((), bool),
     )
     end = jax.lax.while_loop(going, step, start)
-    stuck = end.negative & (end.count == 1)
+    stuck = end.negative & (end.count == 1) & jnp.isfinite(jnp.sum(end.solution))
     return jnp.where(stuck, gradient, end.solution), end.count, end.square <= tolerance

@@ -136,7 +136,7 @@ def scale_by_vpng(
     curvature: AbstractCurvature | None = None,
     damping: AbstractDamping | Schedule | Float[Array, ""] | float = DEFAULT_DAMPING,
 ) -> optax.GradientTransformationExtraArgs:
-    """The variational predictive natural gradient, eq. (vpng-update), for lambda and theta together.
+    """The variational predictive natural gradient, eq. (vpng-update), of lambda and theta.
 
     Args:
         problem: the problem whose loss is minimised.
@@ -172,4 +172,3 @@ def scale_by_natural_gradient(
 def _require_parameters(params: object) -> None:
     if not isinstance(params, Parameters):
         raise expected("params", "vpng.Parameters(variational, model)", type(params).__name__)
-

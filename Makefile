@@ -1,0 +1,23 @@
+.PHONY: install test lint types docs bench ci
+
+install:
+	pip install -e '.[test,bench]'
+
+test:
+	pytest
+
+lint:
+	ruff check .
+	ruff format --check .
+
+types:
+	pyright
+
+docs:
+	python tools/run_code_blocks.py README.md docs/*.md
+
+bench:
+	python benchmarks/logistic_step.py
+
+ci:
+	bash .ci/run

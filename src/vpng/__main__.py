@@ -1,0 +1,5 @@
+"""`python -m vpng`."""
+
+from vpng.cli.app import main
+
+main()

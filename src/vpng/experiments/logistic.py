@@ -1,0 +1,311 @@
+"""Bayesian logistic regression, Section 5.1: Table 1 and the appendix's AUC curve."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from vpng import optimizers
+from vpng.checks import finite_scalar, positive_integer
+from vpng.errors import expected
+from vpng.experiments.figures import COLOURS, DASHES, house_style, save
+from vpng.experiments.methods import Method
+from vpng.experiments.results import Results, Run, mean_and_std, params_sha256
+from vpng.experiments.sweep import Sweep, area_under_curve, sweep
+from vpng.fisher import Predictive
+from vpng.objective import ELBO
+from vpng.problem import Parameters
+from vpng.problems import Labelled, LogisticRegression
+from vpng.training import InMemory
+
+METHODS = (Method.GRADIENT, Method.NATURAL_GRADIENT, Method.VPNG, Method.HESSIAN_FREE)
+
+PAPER = {
+    Method.GRADIENT: {"train_auc": (0.734, 0.017), "test_auc": (0.718, 0.022)},
+    Method.NATURAL_GRADIENT: {"train_auc": (0.744, 0.043), "test_auc": (0.751, 0.047)},
+    Method.VPNG: {"train_auc": (0.972, 0.011), "test_auc": (0.967, 0.011)},
+}
+"""Table 1 of the paper: mean and standard deviation."""
+
+OPTIMIZERS = ("adam", "rmsprop")
+
+
+@dataclass(frozen=True)
+class LogisticConfig:
+    """The experiment's settings, the paper's where it gives them.
+
+    Attributes:
+        num_points: data generated.
+        num_train: of them used for training.
+        prior_scale: sigma_0.
+        num_particles: Monte Carlo samples for the ELBO, its gradient and F_r.
+        iterations: steps of each run.
+        record_every: steps between two AUC scores.
+        average_last: scores averaged for the table.
+        seeds: runs of each method.
+        learning_rates: the grid of step sizes, the same for every method.
+        dampings: the grid of mu, the same for every method that has one.
+        initial_scale: the first standard deviation of q.
+        data_seed: of the data and the split, both fixed.
+        budget: seconds for each method, if `iterations` should not decide.
+        methods: which to run.
+    """
+
+    num_points: int = 500
+    num_train: int = 400
+    prior_scale: float = 100.0
+    num_particles: int = 10
+    iterations: int = 2000
+    record_every: int = 100
+    average_last: int = 5
+    seeds: int = 10
+    learning_rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+    dampings: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
+    initial_scale: float = 0.1
+    data_seed: int = 0
+    budget: float | None = None
+    methods: tuple[Method, ...] = METHODS[:3]
+
+    def __post_init__(self) -> None:
+        names = "num_points num_train num_particles iterations record_every average_last seeds"
+        for name in names.split():
+            positive_integer(name, getattr(self, name))
+        if self.num_train >= self.num_points:
+            raise expected("num_train", f"less than num_points = {self.num_points}", self.num_train)
+        for rate in self.learning_rates:
+            finite_scalar("learning_rates", rate, minimum=0.0, strict=True)
+        for damping in self.dampings:
+            finite_scalar("dampings", damping, minimum=0.0, strict=False)
+        if self.budget is not None:
+            finite_scalar("budget", self.budget, minimum=0.0, strict=True)
+
+
+class Split(NamedTuple):
+    """Training and test data."""
+
+    train: Labelled
+    test: Labelled
+
+
+def make_data(config: LogisticConfig) -> tuple[LogisticRegression, Split]:
+    """The synthetic data of Section 5.1: four covariates that are nearly one, and an intercept.
+
+    a ~ U[-5, 5], x = (a, a/2, a/3, a/4) + U[-0.005, 0.005]^4, y = [ (1, -2, -3, 4) . x >= 0 ].
+    """
+    generator = np.random.default_rng(config.data_seed)
+    a = generator.uniform(-5.0, 5.0, size=(config.num_points, 1))
+    jitter = generator.uniform(-0.005, 0.005, size=(config.num_points, 4))
+    covariates = a / np.arange(1, 5) + jitter
+    labels = (covariates @ np.array([1.0, -2.0, -3.0, 4.0]) >= 0).astype(np.float64)
+    problem, everything = LogisticRegression.create(
+        covariates[: config.num_train],
+        labels[: config.num_train],
+        prior_scale=config.prior_scale,
+    )
+    _, test = LogisticRegression.create(
+        covariates[config.num_train :], labels[config.num_train :], prior_scale=config.prior_scale
+    )
+    return problem, Split(everything, test)
+
+
+_HERMITE = np.polynomial.hermite_e.hermegauss(32)
+
+
+def mean_prediction(parameters: Parameters, data: Labelled) -> Float[Array, " n"]:
+    """E_q[p(y = 1 | x, w)]: the logit is Gaussian under q, so a one-dimensional quadrature."""
+    q = parameters.variational
+    mean = data.covariates @ q.loc
+    spread = jnp.sqrt(data.covariates**2 @ jnp.exp(2.0 * q.log_scale))
+    nodes, weights = (jnp.asarray(values, mean.dtype) for values in _HERMITE)
+    probabilities = jax.nn.sigmoid(mean[:, None] + spread[:, None] * nodes)
+    return probabilities @ weights / jnp.sum(weights)
+
+
+class GridPoint(NamedTuple):
+    """One choice of hyper-parameters; leaves are scalars or, stacked, vectors."""
+
+    learning_rate: Array
+    damping: Array
+    rmsprop: Array
+
+
+def _grid(config: LogisticConfig, method: Method) -> GridPoint:
+    dampings = (0.0,) if method is Method.GRADIENT else config.dampings
+    choices = [
+        (rate, damping, rule == "rmsprop")
+        for rule in OPTIMIZERS
+        for damping in dampings
+        for rate in config.learning_rates
+    ]
+    rates, mus, rules = zip(*choices, strict=True)
+    return GridPoint(jnp.asarray(rates), jnp.asarray(mus), jnp.asarray(rules))
+
+
+def _rule(rmsprop: Array) -> optax.GradientTransformation:
+    """Adam or RMSProp, as a traced choice, so that one program holds both."""
+    adam, rms = optax.scale_by_adam(), optax.scale_by_rms(decay=0.9)
+
+    def init(params: Parameters) -> tuple:
+        return adam.init(params), rms.init(params)
+
+    def update(updates: Parameters, state: tuple, params: Parameters | None = None) -> tuple:
+        by_adam, adam_state = adam.update(updates, state[0], params)
+        by_rms, rms_state = rms.update(updates, state[1], params)
+        chosen = jax.tree.map(lambda a, r: jnp.where(rmsprop, r, a), by_adam, by_rms)
+        return chosen, (adam_state, rms_state)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _optimizer_of(
+    config: LogisticConfig, method: Method, problem: LogisticRegression
+) -> Callable[[GridPoint], optax.GradientTransformation]:
+    def make(point: GridPoint) -> optax.GradientTransformation:
+        rate, damping, rule = point.learning_rate, point.damping, _rule(point.rmsprop)
+        match method:
+            case Method.GRADIENT:
+                return optimizers.gradient(rate, rule=rule)
+            case Method.NATURAL_GRADIENT:
+                return optimizers.natural_gradient(problem, rate, rule=rule, damping=damping)
+            case Method.VPNG:
+                metric = Predictive(num_particles=config.num_particles)
+                return optimizers.vpng(problem, rate, rule=rule, damping=damping, metric=metric)
+            case Method.HESSIAN_FREE:
+                objective = ELBO(config.num_particles)
+                return optimizers.hessian_free(
+                    problem, rate, rule=rule, damping=damping, objective=objective, max_steps=10
+                )
+
+    return make
+
+
+def run(config: LogisticConfig, announce: Callable[[str], None] = lambda _: None) -> Results:
+    """All methods, each with all its grid points and seeds in one program."""
+    problem, split = make_data(config)
+    metrics = {
+        f"{part}_auc": lambda params, data=data: area_under_curve(
+            mean_prediction(params, data), data.labels
+        )
+        for part, data in zip(("train", "test"), split, strict=True)
+    }
+    runs: list[Run] = []
+    summary, grids = {}, {}
+    for method in config.methods:
+        announce(f"logistic: {method.label}")
+        grid = _grid(config, method)
+        outcome = sweep(
+            problem,
+            InMemory.create(split.train),
+            lambda key: problem.init(key, 5, scale=config.initial_scale),
+            _optimizer_of(config, method, problem),
+            grid,
+            num_seeds=config.seeds,
+            num_steps=config.iterations,
+            record_every=min(config.record_every, config.iterations),
+            metrics=metrics,
+            objective=ELBO(config.num_particles),
+            max_seconds=config.budget,
+            on_record=lambda done, m=method: announce(f"logistic: {m.label}, {done} steps"),
+        )
+        scores = {
+            name: np.nan_to_num(outcome.curves[name][..., -config.average_last :].mean(axis=-1))
+            for name in metrics
+        }
+        best = int(scores["train_auc"].mean(axis=1).argmax())
+        runs += _runs(method, outcome, grid, best)
+        summary[method.value] = {
+            **{name: mean_and_std(values[best]) for name, values in scores.items()},
+            **_settings(grid, best),
+            "iterations": int(outcome.iterations[-1]),
+            "microseconds_per_iteration": 1e6
+            * float(outcome.seconds[-1])
+            / (outcome.rejected.size * int(outcome.iterations[-1])),
+            "rejected_steps": int(outcome.rejected[best].sum()),
+        }
+        grids[method.value] = [
+            {**_settings(grid, g), **{name: mean_and_std(v[g]) for name, v in scores.items()}}
+            for g in range(len(grid.damping))
+        ]
+    return Results("logistic", asdict(config), runs, summary, {"grid": grids})
+
+
+def _settings(grid: GridPoint, index: int) -> dict[str, float | str]:
+    return {
+        "learning_rate": float(np.float32(grid.learning_rate[index]).astype(str)),
+        "damping": float(np.float32(grid.damping[index]).astype(str)),
+        "optimizer": OPTIMIZERS[int(grid.rmsprop[index])],
+    }
+
+
+def _runs(method: Method, outcome: Sweep, grid: GridPoint, best: int) -> list[Run]:
+    settings = _settings(grid, best)
+    rate = settings.pop("learning_rate")
+    return [
+        Run(
+            method=method.value,
+            seed=seed,
+            learning_rate=rate,
+            params_sha256=params_sha256(jax.tree.map(lambda x, s=seed: x[best, s], outcome.params)),
+            curves={
+                "iteration": outcome.iterations.tolist(),
+                **{name: values[best, seed].tolist() for name, values in outcome.curves.items()},
+            },
+            settings=settings,
+        )
+        for seed in range(outcome.rejected.shape[1])
+    ]
+
+
+def table(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Table 1: AUC over the runs, beside the paper's."""
+    heads = ["Method", "Train AUC", "Test AUC", "Paper: train", "test", "Chosen"]
+    plus_minus = lambda mean, std: f"{mean:.3f} ± {std:.3f}"
+    rows = []
+    for name, entry in results.summary.items():
+        method = Method(name)
+        paper = PAPER.get(method)
+        chosen = f"{entry['optimizer']}, rate {entry['learning_rate']:g}"
+        if method is not Method.GRADIENT:
+            chosen += f", damping {entry['damping']:g}"
+        rows.append(
+            [
+                method.label,
+                *(plus_minus(**entry[key]) for key in ("train_auc", "test_auc")),
+                *(f"{paper[key][0]:.3f}" if paper else "–" for key in ("train_auc", "test_auc")),
+                chosen,
+            ]
+        )
+    return heads, rows
+
+
+def draw(results: Results, folder: Path) -> list[Path]:
+    """The appendix's figure: test AUC against iterations, mean and spread over the runs."""
+    import matplotlib.pyplot as plt
+
+    with house_style():
+        figure, axes = plt.subplots(figsize=(6.4, 4.2))
+        for name in results.summary:
+            method = Method(name)
+            chosen = [run for run in results.runs if run.method == name]
+            iterations = np.asarray(chosen[0].curves["iteration"])
+            curves = np.array([run.curves["test_auc"] for run in chosen])
+            mean, spread = curves.mean(axis=0), curves.std(axis=0)
+            axes.plot(
+                iterations,
+                mean,
+                color=COLOURS[method],
+                linestyle=DASHES[method],
+                label=method.label,
+            )
+            axes.fill_between(
+                iterations, mean - spread, mean + spread, color=COLOURS[method], alpha=0.18, lw=0
+            )
+        axes.set(xlabel="iteration", ylabel="test AUC", ylim=(None, 1.005))
+        axes.legend(loc="lower right")
+        return save(figure, folder, "logistic_test_auc")

@@ -1,0 +1,39 @@
+"""The four methods of the paper, by the names used everywhere."""
+
+from enum import StrEnum
+
+from vpng.errors import expected
+
+
+class Method(StrEnum):
+    """How the gradient of the ELBO is turned into a direction."""
+
+    GRADIENT = "gradient"
+    NATURAL_GRADIENT = "natural_gradient"
+    VPNG = "vpng"
+    HESSIAN_FREE = "hessian_free"
+
+    @property
+    def label(self) -> str:
+        """The name in tables and figures."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    Method.GRADIENT: "Gradient",
+    Method.NATURAL_GRADIENT: "Natural gradient",
+    Method.VPNG: "VPNG",
+    Method.HESSIAN_FREE: "Hessian-free",
+}
+
+
+def parse_methods(text: str | None, allowed: tuple[Method, ...]) -> tuple[Method, ...]:
+    """The methods named in a comma-separated list; all allowed ones for None."""
+    if text is None:
+        return allowed
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = {method.value: method for method in allowed}
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise expected("--methods", f"names among {', '.join(known)}", repr(text))
+    return tuple(dict.fromkeys(known[name] for name in names))

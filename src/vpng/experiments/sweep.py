@@ -1,0 +1,118 @@
+"""Many runs of one method in one compiled program: every seed and every grid point is a lane."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from vpng.objective import ELBO
+from vpng.problem import Parameters, Problem
+from vpng.training import AbstractData, Batches, TrainState, init_state, make_step
+
+OptimizerOf = Callable[[PyTree], optax.GradientTransformation]
+Metric = Callable[[Parameters], Array]
+
+
+class Sweep(NamedTuple):
+    """The outcome for G grid points, S seeds and T records.
+
+    Attributes:
+        params: final parameters, leaves of shape [G, S, ...].
+        iterations: steps done at each record, [T].
+        seconds: time at each record for all lanes together, without compilation, [T].
+        curves: metrics by name, each [G, S, T]; `loss` is the mean since the record before.
+        rejected: steps dropped in each lane, [G, S].
+    """
+
+    params: Parameters
+    iterations: np.ndarray
+    seconds: np.ndarray
+    curves: dict[str, np.ndarray]
+    rejected: np.ndarray
+
+
+def sweep(
+    problem: Problem,
+    data: AbstractData,
+    init: Callable[[PRNGKeyArray], Parameters],
+    optimizer_of: OptimizerOf,
+    grid: PyTree,
+    *,
+    num_seeds: int,
+    num_steps: int,
+    record_every: int,
+    metrics: Mapping[str, Metric],
+    objective: ELBO,
+    max_seconds: float | None = None,
+    on_record: Callable[[int], None] = lambda _: None,
+) -> Sweep:
+    """Run every grid point with every seed, all in step.
+
+    Args:
+        problem: what is fitted.
+        data: all of it is used in every step.
+        init: a key -> the first parameters; seed s is the same for every grid point.
+        optimizer_of: a grid point -> its optimizer; may be traced.
+        grid: hyper-parameters, leaves of shape [G].
+        num_seeds: S.
+        num_steps: steps of every lane.
+        record_every: steps between records.
+        metrics: functions of the parameters.
+        objective: the loss.
+        max_seconds: stop at the first record after so much time.
+        on_record: called with the number of steps done.
+    """
+    batches = Batches(len(data))
+
+    def start(point: PyTree, seed: Array) -> TrainState:
+        init_key, run_key = jax.random.split(jax.random.key(seed))
+        return init_state(run_key, init(init_key), optimizer_of(point), batches)
+
+    def advance(point: PyTree, state: TrainState, data: AbstractData) -> tuple[TrainState, dict]:
+        step = make_step(problem, optimizer_of(point), objective, batches)
+
+        def body(carry: tuple[TrainState, Array, Array], _: None) -> tuple:
+            state, total, rejected = carry
+            state, info = step(state, data)
+            total = total + jnp.where(info.rejected, 0.0, info.loss)
+            return (state, total, rejected + info.rejected), None
+
+        zero = jnp.zeros(())
+        (state, total, rejected), _ = jax.lax.scan(
+            body, (state, zero, jnp.zeros((), jnp.int32)), length=record_every
+        )
+        values = {name: metric(state.params) for name, metric in metrics.items()}
+        mean_loss = total / jnp.maximum(record_every - rejected, 1)
+        return state, {**values, "loss": mean_loss, "rejected": rejected}
+
+    over_lanes = lambda f: jax.vmap(jax.vmap(f, (None, 0, None)), (0, 0, None))
+    seeds = jnp.arange(num_seeds)
+    states = jax.jit(jax.vmap(jax.vmap(start, (None, 0)), (0, None)))(grid, seeds)
+    compiled = jax.jit(over_lanes(advance)).lower(grid, states, data).compile()
+
+    seconds, records, clock = 0.0, [], []
+    for done in range(record_every, num_steps + 1, record_every):
+        began = time.perf_counter()
+        states, values = jax.block_until_ready(compiled(grid, states, data))
+        seconds += time.perf_counter() - began
+        records.append({name: np.asarray(value) for name, value in values.items()})
+        clock.append(seconds)
+        on_record(done)
+        if max_seconds is not None and seconds >= max_seconds:
+            break
+    curves = {name: np.stack([record[name] for record in records], axis=-1) for name in records[0]}
+    rejected = curves.pop("rejected").sum(axis=-1)
+    iterations = record_every * np.arange(1, len(records) + 1)
+    return Sweep(states.params, iterations, np.asarray(clock), curves, rejected)
+
+
+def area_under_curve(scores: Float[Array, " n"], labels: Float[Array, " n"]) -> Float[Array, ""]:
+    """The area under the ROC curve: the chance that a positive outscores a negative, ties half."""
+    higher = (scores[:, None] > scores[None, :]) + 0.5 * (scores[:, None] == scores[None, :])
+    pairs = labels[:, None] * (1.0 - labels[None, :])
+    return jnp.sum(pairs * higher) / jnp.sum(pairs)

@@ -1,0 +1,37 @@
+"""K-FAC: Kronecker-factored curvature for any network, found from the traced function.
+
+`discover` finds the layers, `statistics` computes their factors, `Kronecker` and
+`KroneckerTridiagonal` average, invert and solve.
+"""
+
+from vpng.kronecker.averages import Averages
+from vpng.kronecker.base import AbstractKronecker, KroneckerState
+from vpng.kronecker.block_diagonal import Kronecker
+from vpng.kronecker.discover import discover
+from vpng.kronecker.factor_damping import AbstractFactorDamping, FactoredTikhonov, PerFactor
+from vpng.kronecker.matrices import AbstractRank, FullRank, LogarithmicRank
+from vpng.kronecker.statistics import Factors, Statistics, statistics, zero_statistics
+from vpng.kronecker.structure import Layer, Other, Structure
+from vpng.kronecker.tridiagonal import KroneckerTridiagonal
+
+__all__ = [
+    "AbstractFactorDamping",
+    "AbstractKronecker",
+    "AbstractRank",
+    "Averages",
+    "FactoredTikhonov",
+    "Factors",
+    "FullRank",
+    "Kronecker",
+    "KroneckerState",
+    "KroneckerTridiagonal",
+    "Layer",
+    "LogarithmicRank",
+    "Other",
+    "PerFactor",
+    "Statistics",
+    "Structure",
+    "discover",
+    "statistics",
+    "zero_statistics",
+]

@@ -1,0 +1,246 @@
+"""The variational autoencoder, Section 5.2: local latents, any encoder, decoder and likelihood."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.nn.initializers import Initializer
+from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
+
+from vpng.checks import positive_integer
+from vpng.errors import InputError, expected
+from vpng.problem import Parameters, Problem
+from vpng.problems.likelihoods import AbstractLikelihood, BernoulliLikelihood, pair
+from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Network, mlp, mlp_apply
+
+Apply = Callable[[PyTree, Array], PyTree]
+
+
+class VariationalAutoencoder(Problem):
+    """z_i ~ N(0, I), x_i ~ p(x | decoder(z_i; theta)), q(z_i | x_i) = N(loc, exp(log_scale)^2).
+
+    loc and log_scale, vectors with an entry for each latent dimension, are the encoder's outputs at
+    x_i with the parameters lambda. A batch is an array of data of shape `[B, *event_shape]`. Made
+    by `vae`, which checks that the parts fit.
+
+    Attributes:
+        num_data: n.
+        latent_dim: the length of z_i.
+        event_shape: the shape of one datum.
+        encoder: (lambda, x) -> the pair (loc, log_scale), each `[B, latent_dim]`, or both side by
+            side in one array.
+        decoder: (theta, z) -> outputs, the data along the first axis.
+        observation: the likelihood, given the outputs.
+    """
+
+    num_data: int = eqx.field(static=True)
+    latent_dim: int = eqx.field(static=True)
+    event_shape: tuple[int, ...] = eqx.field(static=True)
+    encoder: Apply
+    decoder: Apply
+    observation: AbstractLikelihood = BernoulliLikelihood()
+    local: bool = eqx.field(default=True, static=True)
+
+    def encode(
+        self, variational: PyTree, batch: Num[Array, "B ..."]
+    ) -> tuple[Float[Array, "B k"], Float[Array, "B k"]]:
+        """Loc and log_scale of q(z | x)."""
+        loc, log_scale = pair("encoder", self.encoder(variational, batch))
+        wanted = (batch.shape[0], self.latent_dim)
+        for name, output in (("loc", loc), ("log_scale", log_scale)):
+            if output.shape != wanted:
+                raise expected("encoder", f"{name} of shape {wanted}", f"shape {output.shape}")
+        return loc, log_scale
+
+    def approximation(self, variational: PyTree, batch: Num[Array, "B ..."]) -> dist.Distribution:
+        return _normal(*self.encode(variational, batch))
+
+    def prior(self, model: PyTree, batch: Num[Array, "B ..."]) -> dist.Distribution:
+        zeros = jnp.zeros((batch.shape[0], self.latent_dim), _noise_dtype(batch))
+        return _normal(zeros, zeros)
+
+    def likelihood(
+        self, model: PyTree, latent: Float[Array, "B k"], batch: Num[Array, "B ..."]
+    ) -> dist.Distribution:
+        return self.observation.distribution(self.decoder(model, latent), self.event_shape)
+
+    def observed(self, batch: Num[Array, "B ..."]) -> Num[Array, "B ..."]:
+        return self.observation.observed(batch)
+
+    def noise(self, rng_key: PRNGKeyArray, batch: Num[Array, "B ..."]) -> Float[Array, "B k"]:
+        shape = (batch.shape[0], self.latent_dim)
+        return jax.random.normal(rng_key, shape, _noise_dtype(batch))
+
+    def latent(
+        self, variational: PyTree, noise: Float[Array, "B k"], batch: Num[Array, "B ..."]
+    ) -> Float[Array, "B k"]:
+        loc, log_scale = self.encode(variational, batch)
+        return loc + jnp.exp(log_scale) * noise
+
+    def latent_and_kl(
+        self, parameters: Parameters, noise: Float[Array, "B k"], batch: Num[Array, "B ..."]
+    ) -> tuple[Float[Array, "B k"], Float[Array, " B"]]:
+        """`latent` and `kl` from one pass through the encoder, so one backward pass too."""
+        loc, log_scale = self.encode(parameters.variational, batch)
+        latent = loc + jnp.exp(log_scale) * noise
+        q, p = _normal(loc, log_scale), self.prior(parameters.model, batch)
+        return latent, self.divergence(q, p, latent, batch)
+
+
+class Setup(NamedTuple):
+    """A problem with its initial parameters and its checked data."""
+
+    problem: VariationalAutoencoder
+    parameters: Parameters
+    data: Num[Array, "n ..."]
+
+
+def vae(
+    encoder: Network,
+    decoder: Network,
+    data: Num[Array, "n ..."],
+    *,
+    likelihood: AbstractLikelihood = BernoulliLikelihood(),
+) -> Setup:
+    """A variational autoencoder from two networks; the latent dimension is the encoder's.
+
+    Args:
+        encoder: gives (loc, log_scale), or both side by side in one array.
+        decoder: gives the likelihood's parameters.
+        data: one datum along the first axis.
+        likelihood: of the data given the decoder's outputs.
+
+    Raises:
+        InputError: for data outside the likelihood's support, or networks that do not fit.
+    """
+    data = _checked(likelihood, data)
+    first = jax.ShapeDtypeStruct((1, *data.shape[1:]), data.dtype)
+    encode = lambda parameters, x: pair("encoder", encoder.apply(parameters, x))
+    loc, _ = _outputs("encoder", encode, encoder.parameters, first)
+    if loc.ndim != 2:
+        raise expected("encoder", "loc of shape (B, latent_dim)", f"shape {loc.shape}")
+    problem = VariationalAutoencoder(
+        num_data=data.shape[0],
+        latent_dim=loc.shape[1],
+        event_shape=data.shape[1:],
+        encoder=_as_pytree(encoder.apply),
+        decoder=_as_pytree(decoder.apply),
+        observation=likelihood,
+    )
+    _outputs("encoder", problem.encode, encoder.parameters, first)
+    outputs = _outputs("decoder", decoder.apply, decoder.parameters, loc)
+    jax.eval_shape(partial(likelihood.distribution, event_shape=problem.event_shape), outputs)
+    return Setup(problem, Parameters(encoder.parameters, decoder.parameters), data)
+
+
+def mlp_vae(
+    rng_key: PRNGKeyArray,
+    data: Num[Array, "n ..."],
+    *,
+    latent_dim: int,
+    hidden: Sequence[int] = (200, 200),
+    likelihood: AbstractLikelihood = BernoulliLikelihood(),
+    initialiser: Initializer = GLOROT,
+) -> Setup:
+    """A variational autoencoder of two perceptrons, the decoder the encoder's mirror image.
+
+    Args:
+        rng_key: a key.
+        data: one datum along the first axis.
+        latent_dim: the length of z.
+        hidden: the widths of the encoder's hidden layers, from the data to the latents.
+        likelihood: of the data given the decoder's outputs.
+        initialiser: draws the weights.
+
+    Raises:
+        InputError: for data outside the likelihood's support or a width below one.
+    """
+    positive_integer("latent_dim", latent_dim)
+    data = _checked(likelihood, data)
+    features = jax.eval_shape(likelihood.features, data)
+    encoder_key, decoder_key = jax.random.split(rng_key)
+    encoder = mlp(
+        encoder_key, (features.shape[1], *hidden, 2 * latent_dim), initialiser, dtype=features.dtype
+    )
+    decoder = mlp(
+        decoder_key,
+        (latent_dim, *reversed(hidden), likelihood.num_outputs(data.shape[1:])),
+        initialiser,
+        dtype=features.dtype,
+    )
+    encoder = encoder._replace(apply=_FeatureEncoder(likelihood))
+    return vae(encoder, decoder, data, likelihood=likelihood)
+
+
+def paper_vae(rng_key: PRNGKeyArray, data: Num[Array, "n ..."]) -> Setup:
+    """Section 5.2 for binary images: 784-200-200-(2 x 100) and 100-200-200-784 units."""
+    return mlp_vae(rng_key, data, latent_dim=100, initialiser=TRUNCATED_NORMAL)
+
+
+def decode(
+    problem: VariationalAutoencoder, model: PyTree, latent: Float[Array, "m k"]
+) -> Float[Array, "m ..."]:
+    """E[x | z] at each z; for categories the probability of every class."""
+    return problem.observation.mean(problem.decoder(model, latent), problem.event_shape)
+
+
+def reconstruct(
+    problem: VariationalAutoencoder, parameters: Parameters, batch: Num[Array, "B ..."]
+) -> Float[Array, "B ..."]:
+    """`decode` at the mean of q(z | x)."""
+    loc, _ = problem.encode(parameters.variational, batch)
+    return decode(problem, parameters.model, loc)
+
+
+def sample_prior(
+    rng_key: PRNGKeyArray, problem: VariationalAutoencoder, model: PyTree, num_samples: int
+) -> Num[Array, "m ..."]:
+    """Draws of x from the model p(z) p(x | z; theta); `decode` gives their means instead."""
+    latent_key, data_key = jax.random.split(rng_key)
+    latent = jax.random.normal(latent_key, (num_samples, problem.latent_dim))
+    outputs = problem.decoder(model, latent)
+    likelihood = problem.observation.distribution(outputs, problem.event_shape)
+    return jnp.asarray(likelihood.sample(data_key))
+
+
+class _FeatureEncoder(eqx.Module):
+    likelihood: AbstractLikelihood
+
+    def __call__(self, layers: PyTree, batch: Num[Array, "B ..."]) -> Float[Array, "B m"]:
+        return mlp_apply(layers, self.likelihood.features(batch))
+
+
+def _as_pytree(function: Apply) -> Any:
+    """`function` such that a problem that holds it can be an argument of `jax.jit`."""
+    return function if isinstance(function, eqx.Module) else jax.tree_util.Partial(function)
+
+
+def _normal(loc: Float[Array, "B k"], log_scale: Float[Array, "B k"]) -> dist.Distribution:
+    return dist.Normal(loc, jnp.exp(log_scale), validate_args=False).to_event(1)
+
+
+def _checked(likelihood: AbstractLikelihood, data: Num[Array, "n ..."]) -> Num[Array, "n ..."]:
+    data = likelihood.check("data", data)
+    if data.ndim < 2 or 0 in data.shape:
+        wanted = "an array of shape (n, ...) that is not empty"
+        raise expected("data", wanted, f"shape {data.shape}")
+    return data
+
+
+def _noise_dtype(batch: Array) -> jnp.dtype:
+    return jnp.result_type(batch.dtype if jnp.issubdtype(batch.dtype, jnp.floating) else float)
+
+
+def _outputs(name: str, apply: Apply, parameters: PyTree, inputs: PyTree) -> PyTree:
+    """The shapes of a network's outputs; what it cannot take is named."""
+    try:
+        return jax.eval_shape(apply, parameters, inputs)
+    except InputError:
+        raise
+    except Exception as error:
+        wanted = f"a network that takes inputs of shape {inputs.shape}"
+        raise expected(name, wanted, f"the error: {error}") from error

@@ -1,0 +1,57 @@
+"""What a run remembers."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Record:
+    """The run at one moment.
+
+    Attributes:
+        iteration: steps done.
+        seconds: time spent in steps, without compilation and evaluation.
+        loss: mean of -ELBO per datum over the steps since the record before.
+        standard_error: of that mean, from the spread of the steps.
+        rejected: steps dropped since the record before.
+        metrics: the chosen metrics at the current parameters.
+    """
+
+    iteration: int
+    seconds: float
+    loss: float
+    standard_error: float
+    rejected: int
+    metrics: dict[str, float]
+
+    def flat(self) -> dict[str, float]:
+        """All numbers under one level of names."""
+        values: dict[str, Any] = vars(self).copy()
+        return {**values.pop("metrics"), **values}
+
+
+@dataclass
+class History:
+    """The records of a run in order, and the loss of every step."""
+
+    records: list[Record] = field(default_factory=list)
+    losses: list[np.ndarray] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def column(self, name: str) -> np.ndarray:
+        """One number of every record, by its name."""
+        return np.array([record.flat()[name] for record in self.records])
+
+    @property
+    def step_losses(self) -> np.ndarray:
+        """-ELBO per datum of every step."""
+        return np.concatenate(self.losses) if self.losses else np.zeros(0)
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """The records by column."""
+        names = self.records[0].flat() if self.records else {}
+        return {name: self.column(name).tolist() for name in names}

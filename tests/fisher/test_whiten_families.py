@@ -1,0 +1,238 @@
+"""The whitening of every registered family against the definition E[score score^T]."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax.scipy.special import gammaln
+from scipy.special import roots_hermite
+from vpng.fisher import has_closed_form, whiten
+from vpng.fisher.whiten import _family
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def closed_form(make, parameters):
+    """S S^T: the Gram matrix of the whitening's Jacobian."""
+    at = make(parameters)
+    rows = jax.jacfwd(lambda p: whiten(at, make(p)).ravel())(parameters)
+    return rows.T @ rows
+
+
+def brute_force(make, parameters, values, weights):
+    """sum_x w(x) p(x) score(x) score(x)^T over nodes x, and the mass that the nodes see."""
+
+    def one(x):
+        return _log_prob(make(parameters), x), jax.jacfwd(lambda p: _log_prob(make(p), x))(parameters)
+
+    log_mass, scores = jax.vmap(one)(values)
+    mass = weights * jnp.exp(log_mass)
+    return jnp.einsum("x,xi,xj->ij", mass, scores, scores), jnp.sum(mass)
+
+
+def _log_prob(d, x):
+    if not isinstance(d, dist.GammaPoisson):
+        return d.log_prob(x)
+    # NumPyro's own uses betaln, which in JAX has seven digits even in float64.
+    r, log_odds = d.concentration, jnp.log(d.rate)
+    binomial = gammaln(r + x) - gammaln(r) - gammaln(x + 1.0)
+    return binomial - r * jnp.log1p(1 / d.rate) - x * (log_odds + jnp.log1p(1 / d.rate))
+
+
+def tanh_sinh(low=-np.inf, high=np.inf, centre=0.0, width=1.0, num=2001, reach=6.0):
+    """Nodes and weights of the double-exponential trapezoid rule on an interval."""
+    t = np.linspace(-reach, reach, num)
+    step = t[1] - t[0]
+    inner, slope = 0.5 * np.pi * np.sinh(t), 0.5 * np.pi * np.cosh(t)
+    if np.isfinite(low) and np.isfinite(high):
+        half = 0.5 * (high - low)
+        nodes = low + half * (1 + np.tanh(inner))
+        weights = half * slope / np.cosh(inner) ** 2
+    elif np.isfinite(low):
+        nodes, weights = low + width * np.exp(inner), width * slope * np.exp(inner)
+    else:
+        nodes, weights = centre + width * np.sinh(inner), width * slope * np.cosh(inner)
+    keep = (weights * step > 1e-280) & (np.abs(nodes) < 1e120) & (nodes > low) & (nodes < high)
+    middle = nodes[num // 2]
+    return jnp.where(keep, nodes, middle), jnp.where(keep, weights * step, 0.0)
+
+
+
+
+# name -> (constructor of the distribution from a parameter vector, points, nodes)
+CASES = {
+    "Normal": (lambda p: dist.Normal(p[0], p[1]), [[0.3, 0.7], [-2.0, 3.0]], "line"),
+    "Cauchy": (lambda p: dist.Cauchy(p[0], p[1]), [[0.3, 0.7], [-2.0, 3.0]], "line"),
+    "Logistic": (lambda p: dist.Logistic(p[0], p[1]), [[0.3, 0.7], [-2.0, 3.0]], "line"),
+    "Laplace": (lambda p: dist.Laplace(p[0], p[1]), [[0.0, 0.7], [0.0, 3.0]], "two half lines"),
+    "StudentT": (
+        lambda p: dist.StudentT(p[0], p[1], p[2]),
+        [[3.0, 0.5, 0.7], [0.8, -1.0, 2.0], [25.0, 0.0, 1.0]],
+        "line",
+    ),
+    "HalfNormal": (lambda p: dist.HalfNormal(p[0]), [[0.4], [5.0]], "half line"),
+    "Exponential": (lambda p: dist.Exponential(p[0]), [[0.2], [7.0]], "half line"),
+    "Gamma": (lambda p: dist.Gamma(p[0], p[1]), [[0.6, 0.5], [4.0, 3.0], [60.0, 1.0]], "half line"),
+    "Chi2": (lambda p: dist.Chi2(p[0]), [[3.0], [9.0]], "half line"),
+    "Beta": (lambda p: dist.Beta(p[0], p[1]), [[1.5, 0.8], [3.0, 6.0]], "unit"),
+    "BetaProportion": (lambda p: dist.BetaProportion(p[0], p[1]), [[0.3, 5.0]], "unit"),
+    "Poisson": (lambda p: dist.Poisson(p[0]), [[0.05], [3.0], [300.0]], "counts"),
+    "GeometricProbs": (lambda p: dist.Geometric(probs=p[0]), [[0.2], [0.9]], "counts"),
+    "GeometricLogits": (lambda p: dist.Geometric(logits=p[0]), [[-2.0], [1.5]], "counts"),
+    "BernoulliProbs": (lambda p: dist.Bernoulli(probs=p[0]), [[0.01], [0.7]], "binary"),
+    "BernoulliLogits": (lambda p: dist.Bernoulli(logits=p[0]), [[-4.0], [0.3]], "binary"),
+    "BinomialProbs": (lambda p: dist.Binomial(6, probs=p[0]), [[0.05], [0.6]], "six"),
+    "BinomialLogits": (lambda p: dist.Binomial(6, logits=p[0]), [[-3.0], [0.6]], "six"),
+    "CategoricalLogits": (
+        lambda p: dist.Categorical(logits=p),
+        [[0.1, -2.0, 1.0], [0.0, 0.0, 0.0]],
+        "three",
+    ),
+    # The probabilities move inside the simplex, as a model's do.
+    "CategoricalProbs": (
+        lambda p: dist.Categorical(probs=jax.nn.softmax(p)),
+        [[0.1, -2.0, 1.0], [0.0, 0.0, 0.0]],
+        "three",
+    ),
+    "OrderedLogistic": (
+        lambda p: dist.OrderedLogistic(p[0], jnp.stack([p[1], p[1] + jnp.exp(p[2])])),
+        [[0.3, -0.5, 0.2]],
+        "three",
+    ),
+    "MultinomialLogits": (
+        lambda p: dist.Multinomial(total_count=3, logits=p),
+        [[0.1, -2.0, 1.0]],
+        "threes",
+    ),
+    "NegativeBinomial2": (
+        lambda p: dist.NegativeBinomial2(p[0], p[1]),
+        [[2.0, 0.7], [40.0, 5.0], [0.1, 3.0]],
+        "counts",
+    ),
+    "NegativeBinomialProbs": (
+        lambda p: dist.NegativeBinomialProbs(p[0], p[1]),
+        [[3.0, 0.4]],
+        "counts",
+    ),
+    "NegativeBinomialLogits": (
+        lambda p: dist.NegativeBinomialLogits(p[0], p[1]),
+        [[3.0, -0.4]],
+        "counts",
+    ),
+    "GammaPoisson": (lambda p: dist.GammaPoisson(p[0], p[1]), [[2.0, 0.5], [0.3, 2.0]], "counts"),
+    "MultivariateNormal": (
+        lambda p: dist.MultivariateNormal(p[:2], scale_tril=_lower(p[2:])),
+        [[0.2, -0.3, 0.7, 0.4, 1.3]],
+        "plane",
+    ),
+    "MultivariateNormal by covariance": (
+        lambda p: dist.MultivariateNormal(p[:2], covariance_matrix=_symmetric(p[2:])),
+        [[0.2, -0.3, 0.7, 0.4, 1.3]],
+        "plane",
+    ),
+    "MultivariateNormal by precision": (
+        lambda p: dist.MultivariateNormal(p[:2], precision_matrix=_symmetric(p[2:])),
+        [[0.2, -0.3, 0.7, 0.4, 1.3]],
+        "plane",
+    ),
+}
+
+
+def _lower(p):
+    return jnp.array([[1.0, 0.0], [0.0, 0.0]]) * p[0] + jnp.array(
+        [[0.0, 0.0], [1.0, 0.0]]
+    ) * p[1] + jnp.array([[0.0, 0.0], [0.0, 1.0]]) * p[2]
+
+
+def _symmetric(p):
+    return jnp.stack([jnp.stack([p[0], p[1]]), jnp.stack([p[1], p[2]])])
+
+
+def nodes_for(where, make, parameters):
+    """Values x and quadrature weights (one for a sum over outcomes)."""
+    if where == "line":
+        d = make(parameters)
+        return tanh_sinh(centre=float(d.loc), width=float(d.scale))
+    if where == "two half lines":
+        nodes, weights = tanh_sinh(low=0.0)
+        return jnp.concatenate([-nodes, nodes]), jnp.concatenate([weights, weights])
+    if where == "half line":
+        return tanh_sinh(low=0.0, width=float(make(parameters).mean))
+    if where == "unit":
+        return tanh_sinh(low=0.0, high=1.0)
+    if where == "plane":
+        d = make(parameters)
+        x, w = roots_hermite(40)
+        grid = np.stack(np.meshgrid(x, x, indexing="ij"), -1).reshape(-1, 2) * np.sqrt(2.0)
+        weights = np.outer(w, w).ravel() / np.pi
+        values = d.loc + grid @ np.asarray(d.scale_tril).T
+        # Gauss-Hermite weights hold the density already; divide it out again.
+        return values, weights / jnp.exp(d.log_prob(values))
+    outcomes = {
+        "counts": np.arange(2000),
+        "binary": np.arange(2),
+        "six": np.arange(7),
+        "three": np.arange(3),
+        "threes": np.array([[a, b, 3 - a - b] for a in range(4) for b in range(4 - a)]),
+    }
+    values = jnp.asarray(outcomes[where])
+    return values, jnp.ones(values.shape[0])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fisher_is_the_second_moment_of_the_score(name):
+    make, points, where = CASES[name]
+
+    @jax.jit
+    def both(parameters, values, weights):
+        return closed_form(make, parameters), brute_force(make, parameters, values, weights)
+
+    for point in points:
+        parameters = jnp.asarray(point)
+        assert has_closed_form(make(parameters))
+        actual, (wanted, mass) = both(parameters, *nodes_for(where, make, parameters))
+        assert float(mass) == pytest.approx(1.0, abs=1e-9)
+        np.testing.assert_allclose(actual, wanted, rtol=1e-7, atol=1e-8 * float(jnp.max(wanted)))
+
+
+def test_every_registered_family_is_in_the_table():
+    """A new family must come with an oracle here."""
+    wrappers = {
+        dist.Distribution,
+        dist.Independent,
+        dist.ExpandedDistribution,
+        dist.MaskedDistribution,
+        dist.TransformedDistribution,
+    }
+    registered = {
+        family
+        for family in _family.registry
+        if inspect.isclass(family) and issubclass(family, dist.Distribution)
+    } - wrappers
+    tested = {type(make(jnp.asarray(points[0]))) for make, points, _ in CASES.values()}
+    uncovered = {f.__name__ for f in registered if not any(issubclass(t, f) for t in tested)}
+    assert not uncovered
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: dist.MixtureSameFamily(
+            dist.Categorical(probs=jnp.array([0.3, 0.7])), dist.Normal(p * jnp.arange(2.0), 1.0)
+        ),
+        lambda p: dist.ZeroInflatedPoisson(0.3, jnp.exp(p)),
+        lambda p: dist.VonMises(p, 2.0),
+        lambda p: dist.TransformedDistribution(
+            dist.Gamma(2.0, jnp.exp(p)), dist.transforms.AffineTransform(0.0, 2.0)
+        ),
+    ],
+    ids=["MixtureSameFamily", "ZeroInflatedPoisson", "VonMises", "affine Gamma"],
+)
+def test_unknown_families_have_no_closed_form(make):
+    d = make(jnp.asarray(0.4))
+    assert not has_closed_form(d)
+    with pytest.raises(NotImplementedError, match=type(d).__name__):
+        whiten(d, d)

@@ -1,0 +1,108 @@
+"""Independent, expanded, masked and transformed distributions carry the Fisher of what they wrap."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from vpng.fisher import has_closed_form, whiten
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def factor(make, parameters):
+    """The whitening and its Jacobian, shape rows + (P,)."""
+    at = make(parameters)
+    return jax.jacfwd(lambda p: whiten(at, make(p)))(parameters)
+
+
+def fisher(make, parameters):
+    rows = factor(make, parameters).reshape(-1, parameters.size)
+    return rows.T @ rows
+
+
+def curvature_of_the_divergence(make, parameters):
+    """The Hessian in b of KL(p(a) || p(b)) at a = b, summed over the batch: the same matrix."""
+
+    def divergence(p):
+        return jnp.sum(dist.kl_divergence(make(parameters), make(p)))
+
+    return jax.hessian(divergence)(parameters)
+
+
+def test_a_parameter_smaller_than_the_batch_collects_the_information_of_all_elements():
+    """Normal(loc [3], one scale): I_loc = 1/s^2 each, I_scale = 3 * 2/s^2."""
+    make = lambda p: dist.Normal(p[:3], p[3])
+    wanted = np.diag([4.0, 4.0, 4.0, 24.0])
+    np.testing.assert_allclose(fisher(make, jnp.array([1.0, 2.0, 3.0, 0.5])), wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: dist.Normal(p[:2][:, None], jnp.exp(p[2:])).to_event(1),
+        lambda p: dist.Normal(p[0], jnp.exp(p[1:2])).expand((3, 2)),
+        lambda p: dist.Normal(p[:2][:, None], jnp.exp(p[2:4])).expand((4, 2, 2)).to_event(2),
+        lambda p: dist.Gamma(jnp.exp(p[:3]), jnp.exp(p[3])).to_event(1),
+        lambda p: dist.Beta(jnp.exp(p[:2]), jnp.exp(p[2])),
+        lambda p: dist.Categorical(logits=jnp.outer(jnp.arange(1.0, 3.0), p)),
+        lambda p: dist.Bernoulli(logits=p[:2][:, None] * p[2:]),
+        lambda p: dist.MultivariateNormal(p[:2], scale_tril=jnp.exp(p[2]) * jnp.eye(2)).expand((3,)),
+        lambda p: dist.MultivariateNormal(
+            jnp.zeros((3, 2)), covariance_matrix=jnp.eye(2) + jnp.outer(p[:2], p[:2])
+        ),
+    ],
+)
+def test_fisher_is_the_curvature_of_numpyros_own_divergence(make):
+    parameters = jnp.array([0.3, -0.5, 0.8, 0.2])
+    assert has_closed_form(make(parameters))
+    actual = jax.jit(lambda p: fisher(make, p))(parameters)
+    wanted = jax.jit(lambda p: curvature_of_the_divergence(make, p))(parameters)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-8, atol=1e-9)
+
+
+def test_rows_start_with_the_batch_shape():
+    make = lambda p: dist.Normal(p * jnp.ones((5, 3)), 1.0).to_event(1)
+    assert factor(make, jnp.ones(3)).shape[:1] == make(jnp.ones(3)).batch_shape
+    make = lambda p: dist.Poisson(jnp.exp(p)).expand((4, 3))
+    assert factor(make, jnp.ones(3)).shape[:2] == (4, 3)
+
+
+def test_masked_elements_carry_no_information():
+    mask = jnp.array([True, False, True])
+    make = lambda p: dist.Normal(p, 0.5).mask(mask)
+    np.testing.assert_allclose(fisher(make, jnp.zeros(3)), np.diag([4.0, 0.0, 4.0]))
+    everywhere = lambda p: dist.Normal(p, 0.5).mask(False)
+    np.testing.assert_array_equal(fisher(everywhere, jnp.zeros(3)), 0.0)
+    events = lambda p: dist.Normal(p.reshape(3, 1) * jnp.ones(2), 0.5).to_event(1).mask(mask)
+    np.testing.assert_allclose(fisher(events, jnp.zeros(3)), np.diag([8.0, 0.0, 8.0]))
+
+
+def test_a_fixed_bijection_loses_nothing():
+    plain = lambda p: dist.Normal(p[0], p[1])
+    logarithmic = lambda p: dist.LogNormal(p[0], p[1])
+    point = jnp.array([0.3, 0.7])
+    assert has_closed_form(logarithmic(point))
+    np.testing.assert_allclose(fisher(logarithmic, point), fisher(plain, point), rtol=1e-12)
+    squashed = lambda p: dist.TransformedDistribution(
+        dist.Normal(p[0], p[1]), [dist.transforms.SigmoidTransform()]
+    )
+    np.testing.assert_allclose(fisher(squashed, point), fisher(plain, point), rtol=1e-12)
+
+
+@pytest.mark.parametrize("after", [[], [dist.transforms.ExpTransform()]], ids=["plain", "then exp"])
+def test_an_affine_map_of_a_normal_is_folded_into_it(after):
+    """a + b N(m, s) = N(a + b m, |b| s), whatever fixed bijection follows; b may be negative."""
+
+    def moved(p):
+        base = dist.Normal(p[0] * jnp.ones(2), jnp.exp(p[1])).to_event(1)
+        return dist.TransformedDistribution(
+            base, [dist.transforms.AffineTransform(p[2], p[3]), *after]
+        )
+
+    def wanted(p):
+        return dist.Normal(p[2] + p[3] * p[0] * jnp.ones(2), jnp.abs(p[3]) * jnp.exp(p[1]))
+
+    point = jnp.array([0.5, -0.3, 1.2, -0.8])
+    assert has_closed_form(moved(point))
+    np.testing.assert_allclose(fisher(moved, point), fisher(wanted, point), rtol=1e-10, atol=1e-12)

@@ -1,0 +1,60 @@
+"""Small networks and operators that the tests of `vpng.kronecker` share."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from vpng.fisher import FisherOperator
+from vpng.fisher.operator import ByDatum
+from vpng.kronecker.structure import by_path
+
+
+def perceptron(rng_key, sizes, *, bias=True):
+    """Layers {"w": [in, out], "b": [out]} with biases away from zero."""
+    layers = []
+    for key, into, out in zip(jax.random.split(rng_key, len(sizes)), sizes[:-1], sizes[1:], strict=False):
+        layer = {"w": jax.random.normal(key, (into, out)) / jnp.sqrt(into)}
+        if bias:
+            layer["b"] = 0.3 * jax.random.normal(jax.random.fold_in(key, 1), (out,))
+        layers.append(layer)
+    return layers
+
+
+def apply(layers, inputs, activation=jnp.tanh):
+    for position, layer in enumerate(layers):
+        inputs = inputs @ layer["w"] + layer.get("b", 0.0)
+        if position < len(layers) - 1:
+            inputs = activation(inputs)
+    return inputs
+
+
+def network_operator(function, parameters, inputs):
+    """The Fisher of N(function(parameters, x), I) per datum: exact rows [B, outputs]."""
+    size = inputs.shape[0]
+
+    def rows(parameters):
+        return function(parameters, inputs).reshape(size, -1) / jnp.sqrt(size)
+
+    def datum(parameters, one):
+        return function(parameters, one[None]).reshape(1, -1) / jnp.sqrt(size)
+
+    return FisherOperator(parameters, rows, by_datum=ByDatum(datum, inputs))
+
+
+def layer_rows(operator, layer):
+    """The rows of R for one layer, columns in the order of its ravelled matrix."""
+    jacobian = by_path(jax.jacrev(operator.row_function)(operator.parameters))
+    count = operator.num_rows
+    flat = {path: leaf.reshape(count, *leaf.shape[-ndim:] if ndim else ()) for path, leaf, ndim in (
+        (path, leaf, by_path(operator.parameters)[path].ndim) for path, leaf in jacobian.items()
+    )}
+    return jax.vmap(lambda leaves: layer.matrix(leaves).ravel())(flat)
+
+
+def fisher_block(operator, layer, other=None):
+    """The block of F between two layers by brute force."""
+    right = layer_rows(operator, layer if other is None else other)
+    return layer_rows(operator, layer).T @ right
+
+
+def relative_error(left, right):
+    return float(np.linalg.norm(left - right) / np.linalg.norm(right))

@@ -1,0 +1,248 @@
+"""Factors against brute force, where the approximation is exact and in expectation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kronecker_networks import (
+    apply,
+    fisher_block,
+    network_operator,
+    perceptron,
+    relative_error,
+)
+from vpng import Exact, Predictive, Probed, Sampled, Variational
+from vpng.fisher import FisherOperator
+from vpng.kronecker import discover, statistics
+from vpng.kronecker.discover import look_at
+from vpng.kronecker.statistics import _taps
+from vpng.kronecker.structure import by_path
+from vpng.problems.vae import mlp_vae
+
+
+def test_one_datum_has_exact_blocks(x64):
+    layers = perceptron(jax.random.key(0), (4, 5, 3, 2))
+    operator = network_operator(apply, layers, jax.random.normal(jax.random.key(1), (1, 4)))
+    structure = look_at(operator).structure
+    found = statistics(structure, operator)
+    for layer in structure.layers:
+        factors = found.layers[layer.weight]
+        block = np.kron(factors.inputs, factors.outputs)
+        assert relative_error(block, fisher_block(operator, layer)) < 1e-12
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_deep_linear_network_has_exact_blocks_and_couplings(x64, bias):
+    layers = perceptron(jax.random.key(0), (4, 5, 3, 2), bias=bias)
+    inputs = jax.random.normal(jax.random.key(1), (7, 4))
+    operator = network_operator(lambda p, x: apply(p, x, lambda s: s), layers, inputs)
+    structure = look_at(operator).structure
+    found = statistics(structure, operator, couplings=True)
+    for position, layer in enumerate(structure.layers):
+        block = np.kron(*found.layers[layer.weight])
+        assert relative_error(block, fisher_block(operator, layer)) < 1e-12
+        if position:
+            before = structure.layers[position - 1]
+            coupling = np.kron(*found.couplings[position - 1])
+            assert relative_error(coupling, fisher_block(operator, before, layer)) < 1e-12
+
+
+def test_rows_that_do_not_separate_by_datum_give_the_same_factors(x64):
+    layers = perceptron(jax.random.key(0), (4, 5, 2))
+    operator = network_operator(apply, layers, jax.random.normal(jax.random.key(1), (3, 4)))
+    whole = FisherOperator(layers, operator.row_function)
+    structure = look_at(operator).structure
+    wanted, found = statistics(structure, operator), statistics(structure, whole)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-14), wanted, found)
+
+
+def _convolution(strides, padding, dilation, spec):
+    def function(parameters, images):
+        hidden = jax.lax.conv_general_dilated(
+            images, parameters["k"], strides, padding, rhs_dilation=dilation, dimension_numbers=spec
+        )
+        channel = spec[2].index("C")
+        shape = [1] * 4
+        shape[channel] = -1
+        hidden = jnp.tanh(hidden + parameters["b"].reshape(shape))
+        return hidden.reshape(images.shape[0], -1) @ parameters["w"]
+
+    return function
+
+
+CONVOLUTIONS = [
+    ((1, 1), "VALID", (1, 1), ("NHWC", "HWIO", "NHWC")),
+    ((2, 1), "SAME", (1, 1), ("NCHW", "OIHW", "NCHW")),
+    ((1, 2), ((1, 2), (0, 1)), (2, 1), ("NCHW", "HWIO", "NHWC")),
+]
+
+
+def _convolution_operator(setting, num_data=2):
+    spec = setting[3]
+    sizes = {"N": num_data, "H": 6, "W": 5, "C": 2}
+    kernel = {"H": 3, "W": 2, "I": 2, "O": 4}
+    images = jax.random.normal(jax.random.key(0), [sizes[c] for c in spec[0]])
+    parameters = {
+        "k": jax.random.normal(jax.random.key(1), [kernel[c] for c in spec[1]]),
+        "b": jax.random.normal(jax.random.key(2), (4,)),
+    }
+    function = _convolution(*setting)
+    width = jax.eval_shape(
+        lambda p, x: function(p | {"w": jnp.eye(1)}, x) if False else jax.lax.conv_general_dilated(
+            x, p["k"], setting[0], setting[1], rhs_dilation=setting[2], dimension_numbers=spec
+        ),
+        parameters,
+        images,
+    ).size // num_data
+    parameters["w"] = jax.random.normal(jax.random.key(3), (width, 3)) / np.sqrt(width)
+    return network_operator(function, parameters, images)
+
+
+@pytest.mark.parametrize("setting", CONVOLUTIONS)
+def test_inputs_times_cotangents_are_the_gradient(x64, setting):
+    """sum_e a_e g_e^T is the weight's gradient exactly, whatever the layout of the product."""
+    operator = _convolution_operator(setting)
+    traced = look_at(operator)
+    rows, pull, activations = _taps(traced, operator, frozenset())
+    cotangents = jax.random.normal(jax.random.key(5), rows.shape)
+    at_outputs, _ = pull(cotangents)
+    gradient = by_path(operator.pull(cotangents))
+    assert {layer.bias for layer in traced.structure.layers} == {"['b']", None}
+    for layer in traced.structure.layers:
+        (use,) = traced.uses[layer.weight]
+        inputs = use.product.inputs(activations[use.position])
+        outputs = use.product.outputs(at_outputs[use.position])
+        inputs = inputs.reshape(-1, inputs.shape[-1])
+        outputs = outputs.reshape(-1, outputs.shape[-1])
+        wanted = layer.matrix(gradient)
+        np.testing.assert_allclose(inputs.T @ outputs, wanted[: layer.size[0]], atol=1e-12)
+        if layer.bias is not None:
+            np.testing.assert_allclose(outputs.sum(axis=0), wanted[-1], atol=1e-12)
+
+
+def test_convolution_factors_follow_kfc(x64):
+    """Omega sums over positions and averages over data; Gamma sums over data, averages positions."""
+    operator = _convolution_operator(CONVOLUTIONS[0])
+    found = statistics(look_at(operator).structure, operator).layers["['k']"]
+    images = jax.tree.leaves(operator.by_datum.inputs)[0]
+    omega = np.zeros((13, 13))
+    for image in images:
+        for row in range(4):
+            for column in range(4):
+                patch = np.asarray(image[row : row + 3, column : column + 2])
+                patch = np.append(patch.transpose(2, 0, 1).ravel(), 1.0)
+                omega += np.outer(patch, patch) / len(images)
+    np.testing.assert_allclose(found.inputs, omega, atol=1e-12)
+
+
+def _autoencoder(num_data=6):
+    data = (jax.random.uniform(jax.random.key(1), (num_data, 5)) > 0.5).astype(float)
+    return mlp_vae(jax.random.key(0), data, latent_dim=2, hidden=(4, 3))
+
+
+def test_one_particle_and_datum_of_an_autoencoder_has_exact_blocks(x64):
+    setup = _autoencoder(1)
+    metric = Predictive(Exact(), num_particles=1)
+    operator = metric.operator(setup.problem, setup.parameters, setup.data, jax.random.key(2))
+    structure = discover(setup.problem, setup.parameters, setup.data, metric)
+    assert len(structure.layers) == 6
+    found = statistics(structure, operator)
+    for layer in structure.layers:
+        block = np.kron(*found.layers[layer.weight])
+        assert relative_error(block, fisher_block(operator, layer)) < 1e-12
+
+
+@pytest.mark.parametrize("estimator", [Probed(1), Probed(2), Sampled(1), Sampled(3)])
+@pytest.mark.parametrize("num_particles", [1, 3])
+def test_random_factors_agree_with_exact_ones_in_expectation(x64, estimator, num_particles):
+    """Encoder factors see sums over particles, whose cross terms must vanish on average.
+
+    The same key gives the same particles to both metrics, so the differences have mean zero. The
+    mean of 800 lies within 5 of its standard errors but for about one entry in a million; a few
+    hundred entries are compared.
+    """
+    setup = _autoencoder()
+
+    def factors(metric, key):
+        operator = metric.operator(setup.problem, setup.parameters, setup.data, key)
+        return statistics(look_at(operator).structure, operator, couplings=True)
+
+    random, exact = (
+        Predictive(chosen, num_particles=num_particles) for chosen in (estimator, Exact())
+    )
+
+    def difference(key):
+        return jax.tree.map(jnp.subtract, factors(random, key), factors(exact, key))
+
+    keys = jax.random.split(jax.random.key(3), 800)
+    differences = jax.jit(lambda keys: jax.lax.map(difference, keys, batch_size=100))(keys)
+    for name, layer in differences.layers.items():
+        np.testing.assert_allclose(layer.inputs, 0.0, atol=1e-12, err_msg=name)
+    outputs = [layer.outputs for layer in differences.layers.values()]
+    outputs += [pair.outputs for pair in differences.couplings]
+    for values in map(np.asarray, outputs):
+        error = values.std(axis=0) / np.sqrt(len(values))
+        assert np.all(np.abs(values.mean(axis=0)) <= 5 * error + 1e-12)
+
+
+def test_diagonal_outputs_are_exact_for_a_bernoulli(x64):
+    setup = _autoencoder()
+    metric = Predictive(Exact(), num_particles=2)
+    operator = metric.operator(setup.problem, setup.parameters, setup.data, jax.random.key(2))
+    structure = look_at(operator).structure
+    assert structure.outputs == ("model[2].kernel",)
+    full = statistics(structure, operator).layers["model[2].kernel"].outputs
+    thin = statistics(structure, operator, diagonal_outputs=True).layers["model[2].kernel"].outputs
+    np.testing.assert_allclose(full, np.diag(thin), atol=1e-14)
+
+
+def test_variational_metric_sees_the_encoder_alone(x64):
+    setup = _autoencoder(1)
+    metric = Variational()
+    structure = discover(setup.problem, setup.parameters, setup.data, metric)
+    assert [layer.weight for layer in structure.layers] == [
+        f"variational[{i}].kernel" for i in range(3)
+    ]
+    assert all(not other.is_read for other in structure.others)
+    structure.check_chain()
+    operator = metric.operator(setup.problem, setup.parameters, setup.data, jax.random.key(2))
+    found = statistics(structure, operator)
+    for layer in structure.layers:
+        block = np.kron(*found.layers[layer.weight])
+        assert relative_error(block, fisher_block(operator, layer)) < 1e-12
+
+
+def test_shared_weights_sum_their_uses(x64):
+    """Two uses of one weight on the same inputs: A as of one use, G of both."""
+    weight = jax.random.normal(jax.random.key(0), (3, 3))
+    inputs = jax.random.normal(jax.random.key(1), (4, 3))
+    shared = network_operator(
+        lambda w, x: jnp.concatenate([jnp.tanh(x @ w), jnp.sin(x @ w)], axis=-1), weight, inputs
+    )
+    separate = network_operator(
+        lambda ws, x: jnp.concatenate([jnp.tanh(x @ ws[0]), jnp.sin(x @ ws[1])], axis=-1),
+        (weight, weight),
+        inputs,
+    )
+    structure = look_at(shared).structure
+    assert structure.layers[0].num_uses == 2
+    found = statistics(structure, shared).layers[""]
+    first, second = statistics(look_at(separate).structure, separate).layers.values()
+    np.testing.assert_allclose(found.inputs, first.inputs, atol=1e-14)
+    np.testing.assert_allclose(found.outputs, first.outputs + second.outputs, atol=1e-14)
+
+
+def test_other_parameters_have_exact_blocks(x64):
+    parameters = {"w": jnp.ones((3, 2)), "gain": jnp.arange(1.0, 4.0), "shift": jnp.ones(2)}
+    inputs = jax.random.normal(jax.random.key(1), (4, 3))
+
+    def function(p, x):
+        return jnp.tanh((x * p["gain"]) @ p["w"]) * p["shift"] + p["shift"]
+
+    operator = network_operator(function, parameters, inputs)
+    dense = operator.to_dense()[:5, :5]
+    found = statistics(look_at(operator).structure, operator)
+    np.testing.assert_allclose(found.dense, dense, atol=1e-13)
+    thin = statistics(look_at(operator, dense_limit=2).structure, operator)
+    np.testing.assert_allclose(thin.dense, dense[3:, 3:], atol=1e-13)
+    np.testing.assert_allclose(thin.diagonal["['gain']"], np.diag(dense)[:3], atol=1e-13)
