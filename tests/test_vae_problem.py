@@ -459,6 +459,12 @@ def test_a_flax_network_of_the_wrong_width():
         vae(encoder, decoder, np.zeros((NUM_DATA, 4)))
 
 
+def test_a_batch_of_another_shape():
+    problem, parameters, data = setup_of("bernoulli")[0]
+    with pytest.raises(InputError, match=r"batch: expected data of shape \(5,\), got \(4,\)"):
+        ELBO(1).estimate(KEY, problem, parameters, data[:, :4])
+
+
 def test_wrong_options():
     for scale in (0.0, -1.0, np.inf, np.array([1.0, 0.0])):
         with pytest.raises(InputError, match="scale: expected"):

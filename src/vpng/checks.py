@@ -32,7 +32,7 @@ def finite_scalar(name: str, value: Any, *, minimum: float, strict: bool) -> Non
     if isinstance(value, bool) or not isinstance(value, Real | np.ndarray | np.generic | jax.Array):
         raise expected(name, wanted, repr(value))
     if np.ndim(value) != 0:
-        raise expected(name, wanted, f"an array of shape {np.shape(value)}")
+        raise expected(name, wanted, f"an array of shape {np.asarray(value).shape}")
     number = float(value)
     if not math.isfinite(number) or number < minimum or (strict and number == minimum):
         raise expected(name, wanted, repr(number))

@@ -76,9 +76,8 @@ class Reparameterised(AbstractGradient):
             )
 
         def one(noise: PyTree) -> Array:
-            latent = problem.latent(parameters.variational, noise, batch)
+            latent, divergence = problem.latent_and_kl(parameters, noise, batch)
             terms = _negative_log_likelihood(problem, parameters.model, latent, batch)
-            divergence = problem.kl(parameters, latent, batch)
             return jnp.sum(terms) + kl_weight * problem.latent_weight(batch) * jnp.sum(divergence)
 
         losses = jax.vmap(one)(noise)

@@ -110,6 +110,13 @@ class Problem(eqx.Module):
         q = self.approximation(parameters.variational, batch)
         return self.divergence(q, self.prior(parameters.model, batch), latent, batch)
 
+    def latent_and_kl(
+        self, parameters: Parameters, noise: PyTree, batch: PyTree
+    ) -> tuple[PyTree, Float[Array, "..."]]:
+        """`latent` and `kl` together; override it where they share work, such as an encoder."""
+        latent = self.latent(parameters.variational, noise, batch)
+        return latent, self.kl(parameters, latent, batch)
+
     def divergence(
         self, q: PyTree, p: PyTree, latent: PyTree, batch: PyTree
     ) -> Float[Array, "..."]:
@@ -122,7 +129,7 @@ class Problem(eqx.Module):
             self._per_unit(_divergence(a, b, z), batch)
             for a, b, z in zip(distributions_of(q), distributions_of(p), draws, strict=True)
         ]
-        return sum(terms, start=jnp.zeros(()))
+        return sum(terms[1:], start=terms[0])
 
     def likelihood_sites(self, model: PyTree, latent: PyTree, batch: PyTree) -> list[Site]:
         """The observed sites with their weight 1/B: the loss per datum is an average."""

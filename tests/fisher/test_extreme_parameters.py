@@ -22,7 +22,7 @@ CASES = {
     "StudentT scale": (lambda p: dist.StudentT(3.0, 0.0, p), [1e-30, 1e30]),
     "StudentT df": (lambda p: dist.StudentT(p, 0.0, 1.0), [1e-2, 1e6]),
     "Beta": (lambda p: dist.Beta(p, 2.0), [1e-3, 1e5]),
-    "negative binomial": (lambda p: dist.NegativeBinomial2(p, 2.0), [1e-30, 1e15]),
+    "negative binomial": (lambda p: dist.NegativeBinomial2(p, 2.0), [1e-15, 1e15]),
     "Categorical": (
         lambda p: dist.Categorical(logits=jnp.stack([p, -p, 0.5 * p], axis=-1)),
         [-80.0, 0.0, 80.0],

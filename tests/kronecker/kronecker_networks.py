@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from vpng.fisher import FisherOperator
 from vpng.fisher.operator import ByDatum
+from vpng.kronecker import statistics
 from vpng.kronecker.structure import by_path
 
 
@@ -42,12 +43,18 @@ def network_operator(function, parameters, inputs):
 
 def layer_rows(operator, layer):
     """The rows of R for one layer, columns in the order of its ravelled matrix."""
-    jacobian = by_path(jax.jacrev(operator.row_function)(operator.parameters))
-    count = operator.num_rows
-    flat = {path: leaf.reshape(count, *leaf.shape[-ndim:] if ndim else ()) for path, leaf, ndim in (
-        (path, leaf, by_path(operator.parameters)[path].ndim) for path, leaf in jacobian.items()
-    )}
-    return jax.vmap(lambda leaves: layer.matrix(leaves).ravel())(flat)
+    _, unravel = jax.flatten_util.ravel_pytree(operator.parameters)
+    return jax.vmap(lambda row: layer.matrix(by_path(unravel(row))).ravel())(all_rows(operator))
+
+
+def all_rows(operator):
+    flat, unravel = jax.flatten_util.ravel_pytree(operator.parameters)
+    function = lambda vector: operator.row_function(unravel(vector)).ravel()  # noqa: E731
+    return jax.jit(jax.jacfwd(function))(flat)
+
+
+def compiled_statistics(structure, operator, **options):
+    return jax.jit(lambda: statistics(structure, operator, **options))()
 
 
 def fisher_block(operator, layer, other=None):

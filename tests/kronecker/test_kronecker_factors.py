@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from kronecker_networks import (
     apply,
+    compiled_statistics,
     fisher_block,
     network_operator,
     perceptron,
@@ -24,7 +25,7 @@ def test_one_datum_has_exact_blocks(x64):
     layers = perceptron(jax.random.key(0), (4, 5, 3, 2))
     operator = network_operator(apply, layers, jax.random.normal(jax.random.key(1), (1, 4)))
     structure = look_at(operator).structure
-    found = statistics(structure, operator)
+    found = compiled_statistics(structure, operator)
     for layer in structure.layers:
         factors = found.layers[layer.weight]
         block = np.kron(factors.inputs, factors.outputs)
@@ -37,7 +38,7 @@ def test_deep_linear_network_has_exact_blocks_and_couplings(x64, bias):
     inputs = jax.random.normal(jax.random.key(1), (7, 4))
     operator = network_operator(lambda p, x: apply(p, x, lambda s: s), layers, inputs)
     structure = look_at(operator).structure
-    found = statistics(structure, operator, couplings=True)
+    found = compiled_statistics(structure, operator, couplings=True)
     for position, layer in enumerate(structure.layers):
         block = np.kron(*found.layers[layer.weight])
         assert relative_error(block, fisher_block(operator, layer)) < 1e-12
@@ -52,11 +53,11 @@ def test_rows_that_do_not_separate_by_datum_give_the_same_factors(x64):
     operator = network_operator(apply, layers, jax.random.normal(jax.random.key(1), (3, 4)))
     whole = FisherOperator(layers, operator.row_function)
     structure = look_at(operator).structure
-    wanted, found = statistics(structure, operator), statistics(structure, whole)
+    wanted, found = compiled_statistics(structure, operator), compiled_statistics(structure, whole)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-14), wanted, found)
 
 
-def _convolution(strides, padding, dilation, spec):
+def _convolution(strides, padding, dilation, spec, _width):
     def function(parameters, images):
         hidden = jax.lax.conv_general_dilated(
             images, parameters["k"], strides, padding, rhs_dilation=dilation, dimension_numbers=spec
@@ -71,14 +72,14 @@ def _convolution(strides, padding, dilation, spec):
 
 
 CONVOLUTIONS = [
-    ((1, 1), "VALID", (1, 1), ("NHWC", "HWIO", "NHWC")),
-    ((2, 1), "SAME", (1, 1), ("NCHW", "OIHW", "NCHW")),
-    ((1, 2), ((1, 2), (0, 1)), (2, 1), ("NCHW", "HWIO", "NHWC")),
+    ((1, 1), "VALID", (1, 1), ("NHWC", "HWIO", "NHWC"), 64),
+    ((2, 1), "SAME", (1, 1), ("NCHW", "OIHW", "NCHW"), 60),
+    ((1, 2), ((1, 2), (0, 1)), (2, 1), ("NCHW", "HWIO", "NHWC"), 80),
 ]
 
 
 def _convolution_operator(setting, num_data=2):
-    spec = setting[3]
+    *_, spec, width = setting
     sizes = {"N": num_data, "H": 6, "W": 5, "C": 2}
     kernel = {"H": 3, "W": 2, "I": 2, "O": 4}
     images = jax.random.normal(jax.random.key(0), [sizes[c] for c in spec[0]])
@@ -87,13 +88,6 @@ def _convolution_operator(setting, num_data=2):
         "b": jax.random.normal(jax.random.key(2), (4,)),
     }
     function = _convolution(*setting)
-    width = jax.eval_shape(
-        lambda p, x: function(p | {"w": jnp.eye(1)}, x) if False else jax.lax.conv_general_dilated(
-            x, p["k"], setting[0], setting[1], rhs_dilation=setting[2], dimension_numbers=spec
-        ),
-        parameters,
-        images,
-    ).size // num_data
     parameters["w"] = jax.random.normal(jax.random.key(3), (width, 3)) / np.sqrt(width)
     return network_operator(function, parameters, images)
 
@@ -103,10 +97,14 @@ def test_inputs_times_cotangents_are_the_gradient(x64, setting):
     """sum_e a_e g_e^T is the weight's gradient exactly, whatever the layout of the product."""
     operator = _convolution_operator(setting)
     traced = look_at(operator)
-    rows, pull, activations = _taps(traced, operator, frozenset())
-    cotangents = jax.random.normal(jax.random.key(5), rows.shape)
-    at_outputs, _ = pull(cotangents)
-    gradient = by_path(operator.pull(cotangents))
+
+    @jax.jit
+    def both():
+        rows, pull, activations = _taps(traced, operator, frozenset())
+        cotangents = jax.random.normal(jax.random.key(5), rows.shape)
+        return activations, pull(cotangents)[0], by_path(operator.pull(cotangents))
+
+    activations, at_outputs, gradient = both()
     assert {layer.bias for layer in traced.structure.layers} == {"['b']", None}
     for layer in traced.structure.layers:
         (use,) = traced.uses[layer.weight]
@@ -123,7 +121,7 @@ def test_inputs_times_cotangents_are_the_gradient(x64, setting):
 def test_convolution_factors_follow_kfc(x64):
     """Omega sums over positions and averages over data; Gamma sums over data, averages positions."""
     operator = _convolution_operator(CONVOLUTIONS[0])
-    found = statistics(look_at(operator).structure, operator).layers["['k']"]
+    found = compiled_statistics(look_at(operator).structure, operator).layers["['k']"]
     images = jax.tree.leaves(operator.by_datum.inputs)[0]
     omega = np.zeros((13, 13))
     for image in images:
@@ -146,7 +144,7 @@ def test_one_particle_and_datum_of_an_autoencoder_has_exact_blocks(x64):
     operator = metric.operator(setup.problem, setup.parameters, setup.data, jax.random.key(2))
     structure = discover(setup.problem, setup.parameters, setup.data, metric)
     assert len(structure.layers) == 6
-    found = statistics(structure, operator)
+    found = compiled_statistics(structure, operator)
     for layer in structure.layers:
         block = np.kron(*found.layers[layer.weight])
         assert relative_error(block, fisher_block(operator, layer)) < 1e-12
@@ -175,7 +173,7 @@ def test_random_factors_agree_with_exact_ones_in_expectation(x64, estimator, num
         return jax.tree.map(jnp.subtract, factors(random, key), factors(exact, key))
 
     keys = jax.random.split(jax.random.key(3), 800)
-    differences = jax.jit(lambda keys: jax.lax.map(difference, keys, batch_size=100))(keys)
+    differences = jax.jit(jax.vmap(difference))(keys)
     for name, layer in differences.layers.items():
         np.testing.assert_allclose(layer.inputs, 0.0, atol=1e-12, err_msg=name)
     outputs = [layer.outputs for layer in differences.layers.values()]
@@ -191,8 +189,8 @@ def test_diagonal_outputs_are_exact_for_a_bernoulli(x64):
     operator = metric.operator(setup.problem, setup.parameters, setup.data, jax.random.key(2))
     structure = look_at(operator).structure
     assert structure.outputs == ("model[2].kernel",)
-    full = statistics(structure, operator).layers["model[2].kernel"].outputs
-    thin = statistics(structure, operator, diagonal_outputs=True).layers["model[2].kernel"].outputs
+    full = compiled_statistics(structure, operator).layers["model[2].kernel"].outputs
+    thin = compiled_statistics(structure, operator, diagonal_outputs=True).layers["model[2].kernel"].outputs
     np.testing.assert_allclose(full, np.diag(thin), atol=1e-14)
 
 
@@ -206,7 +204,7 @@ def test_variational_metric_sees_the_encoder_alone(x64):
     assert all(not other.is_read for other in structure.others)
     structure.check_chain()
     operator = metric.operator(setup.problem, setup.parameters, setup.data, jax.random.key(2))
-    found = statistics(structure, operator)
+    found = compiled_statistics(structure, operator)
     for layer in structure.layers:
         block = np.kron(*found.layers[layer.weight])
         assert relative_error(block, fisher_block(operator, layer)) < 1e-12
@@ -226,8 +224,8 @@ def test_shared_weights_sum_their_uses(x64):
     )
     structure = look_at(shared).structure
     assert structure.layers[0].num_uses == 2
-    found = statistics(structure, shared).layers[""]
-    first, second = statistics(look_at(separate).structure, separate).layers.values()
+    found = compiled_statistics(structure, shared).layers[""]
+    first, second = compiled_statistics(look_at(separate).structure, separate).layers.values()
     np.testing.assert_allclose(found.inputs, first.inputs, atol=1e-14)
     np.testing.assert_allclose(found.outputs, first.outputs + second.outputs, atol=1e-14)
 
@@ -241,8 +239,8 @@ def test_other_parameters_have_exact_blocks(x64):
 
     operator = network_operator(function, parameters, inputs)
     dense = operator.to_dense()[:5, :5]
-    found = statistics(look_at(operator).structure, operator)
+    found = compiled_statistics(look_at(operator).structure, operator)
     np.testing.assert_allclose(found.dense, dense, atol=1e-13)
-    thin = statistics(look_at(operator, dense_limit=2).structure, operator)
+    thin = compiled_statistics(look_at(operator, dense_limit=2).structure, operator)
     np.testing.assert_allclose(thin.dense, dense[3:, 3:], atol=1e-13)
     np.testing.assert_allclose(thin.diagonal["['gain']"], np.diag(dense)[:3], atol=1e-13)

@@ -11,8 +11,6 @@ _BRIGHTEST = 16
 def load_digits(*, threshold: float | None = 0.5) -> Images:
     """1,797 handwritten digits of 8 x 8 pixels: the first 1,500 to train, the last 297 to test.
 
-    The set is ordered by writer, so most test images are by people unseen in training.
-
     Args:
         threshold: pixels brighter than this fraction are 1, the others 0; None keeps grey values.
 

@@ -129,7 +129,9 @@ _register(
 )
 _register(
     dist.BinomialProbs,
-    rule=_diagonal(lambda d: {"probs": jnp.sqrt(d.total_count / _bernoulli_variance(d.probs))}),
+    rule=_diagonal(
+        lambda d: {"probs": jnp.sqrt(d.total_count) * jax.lax.rsqrt(_bernoulli_variance(d.probs))}
+    ),
 )
 _register(
     dist.GeometricLogits,

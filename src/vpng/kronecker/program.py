@@ -14,7 +14,6 @@ _CUSTOM_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call"})
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 
 Slot = int
-Tap = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,10 @@ class Equation:
 
     def evaluate(self, values: list[Any]) -> list[Any]:
         """The outputs, given the value of every input."""
-        variables = {
-            variable: value
-            for variable, value in zip(self.source.invars, values, strict=True)
-            if not isinstance(variable, Literal)
-        }
-        alone = Jaxpr((), list(variables), self.source.outvars, [self.source])
-        return jax.core.eval_jaxpr(alone, (), *variables.values())
+        primitive = self.source.primitive
+        with self.source.ctx.manager:
+            results = primitive.bind(*values, **primitive.get_bind_params(self.source.params))
+        return list(results) if primitive.multiple_results else [results]
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def _input_factor(inputs: list[Array], uses: tuple[Use, ...]) -> Float[Array, "n
 
 
 def _outer(vectors: Float[Array, "... n"], *, diagonal: bool) -> Array:
-    flat = vectors.reshape(-1, vectors.shape[-1])
+    flat = vectors.reshape(prod(vectors.shape[:-1]), vectors.shape[-1])
     return jnp.sum(flat**2, axis=0) if diagonal else flat.T @ flat
 
 

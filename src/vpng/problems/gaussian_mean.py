@@ -1,5 +1,6 @@
 """Section 3 of the paper: the mean of a Gaussian with a pathological, known covariance."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -20,10 +21,10 @@ class GaussianMean(Problem):
         scale: sigma.
     """
 
-    num_data: int
+    num_data: int = eqx.field(static=True)
     covariance_root: Float[Array, "d d"]
     scale: float = 1.0
-    local: bool = False
+    local: bool = eqx.field(default=False, static=True)
 
     @classmethod
     def create(

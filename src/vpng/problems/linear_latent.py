@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -17,9 +18,9 @@ class LinearLatent(Problem):
         scale: the fixed standard deviation of q.
     """
 
-    num_data: int
+    num_data: int = eqx.field(static=True)
     scale: float = 1.0
-    local: bool = True
+    local: bool = eqx.field(default=True, static=True)
 
     def approximation(self, variational: Array, batch: Array) -> dist.Distribution:
         return dist.Normal(variational * batch, self.scale)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -32,9 +33,9 @@ class LogisticRegression(Problem):
         prior_scale: sigma_0.
     """
 
-    num_data: int
+    num_data: int = eqx.field(static=True)
     prior_scale: float = 1.0
-    local: bool = False
+    local: bool = eqx.field(default=False, static=True)
 
     @classmethod
     def create(

@@ -48,7 +48,9 @@ class VariationalAutoencoder(Problem):
     def encode(
         self, variational: PyTree, batch: Num[Array, "B ..."]
     ) -> tuple[Float[Array, "B k"], Float[Array, "B k"]]:
-        """Loc and log_scale of q(z | x)."""
+        """The loc and log_scale of q(z | x)."""
+        if batch.shape[1:] != self.event_shape:
+            raise expected("batch", f"data of shape {self.event_shape}", batch.shape[1:])
         loc, log_scale = pair("encoder", self.encoder(variational, batch))
         wanted = (batch.shape[0], self.latent_dim)
         for name, output in (("loc", loc), ("log_scale", log_scale)):
@@ -200,6 +202,7 @@ def sample_prior(
     rng_key: PRNGKeyArray, problem: VariationalAutoencoder, model: PyTree, num_samples: int
 ) -> Num[Array, "m ..."]:
     """Draws of x from the model p(z) p(x | z; theta); `decode` gives their means instead."""
+    positive_integer("num_samples", num_samples)
     latent_key, data_key = jax.random.split(rng_key)
     latent = jax.random.normal(latent_key, (num_samples, problem.latent_dim))
     outputs = problem.decoder(model, latent)

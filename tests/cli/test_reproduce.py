@@ -1,0 +1,154 @@
+"""The command line as a user meets it, in this process: files, tables, exit codes and messages."""
+
+import json
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+
+from vpng.cli.app import main
+
+
+@pytest.fixture
+def vpng(monkeypatch, capsys):
+    """Runs `vpng ARGUMENTS` and returns its exit code, output and errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["vpng", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def load(folder: Path) -> dict:
+    return json.loads((folder / "results.json").read_text())
+
+
+def assert_figures(folder: Path, name: str) -> None:
+    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    xml.etree.ElementTree.parse(folder / f"{name}.svg")
+
+
+def test_toy_points_at_the_optimum(vpng, tmp_path):
+    code, out, _ = vpng("reproduce", "toy", "--out", str(tmp_path / "new" / "toy"), "--seeds", "2")
+    folder = tmp_path / "new" / "toy"
+    results = load(folder)
+    assert code == 0
+    assert "VPNG" in out
+    assert_figures(folder, "toy")
+    summary = results["summary"]
+    assert summary["vpng"]["angle_to_optimum_degrees"] < 5
+    assert summary["vpng"]["steps_to_1e-3"] < 10
+    for method in ("gradient", "natural_gradient"):
+        assert summary[method]["angle_to_optimum_degrees"] > 45
+        assert summary[method]["steps_to_1e-3"] > 20 * summary["vpng"]["steps_to_1e-3"]
+    assert {run["seed"] for run in results["runs"]} == {0, 1}
+    for run in results["runs"]:
+        assert len(run["params_sha256"]) == 64
+        assert len({len(curve) for curve in run["curves"].values()}) == 1
+    assert results["schema"] == "vpng.results/1"
+    assert results["environment"]["packages"]["jax"]
+    assert not list(folder.glob(".*")), "temporary files were left behind"
+
+
+def test_psd_shows_the_negative_eigenvalue(vpng, tmp_path):
+    code, _, _ = vpng("reproduce", "psd", "--out", str(tmp_path))
+    results = load(tmp_path)
+    assert code == 0
+    assert_figures(tmp_path, "psd")
+    curves = results["runs"][0]["curves"]
+    for theta, closed, sampled, fisher in zip(
+        curves["theta"],
+        curves["closed_form"],
+        curves["substituted_hessian"],
+        curves["predictive_fisher"],
+        strict=True,
+    ):
+        if abs(theta) < results["boundary"] - 1e-3:
+            assert closed < 0
+        if abs(theta) > results["boundary"] + 1e-3:
+            assert closed > 0
+        # Entries of the Monte Carlo matrix have a standard deviation below
+        # 6 max(theta)^4 / sqrt(20,000) < 0.05: five of them bound the eigenvalue's error.
+        assert abs(sampled - closed) < 0.25
+        assert fisher >= -1e-6
+
+
+def test_logistic_writes_table_and_curve(vpng, tmp_path):
+    code, out, _ = vpng(
+        *("reproduce", "logistic", "--seeds", "1", "--iterations", "100"),
+        *("--methods", "gradient,vpng", "--out", str(tmp_path)),
+    )
+    results = load(tmp_path)
+    assert code == 0
+    assert set(results["summary"]) == set(results["grid"]) == {"gradient", "vpng"}
+    for entry in results["summary"].values():
+        assert set(entry["train_auc"]) == set(entry["test_auc"]) == {"mean", "std"}
+    assert_figures(tmp_path, "logistic_test_auc")
+    assert "0.734" in (tmp_path / "table.md").read_text()
+    assert "±" in out
+
+
+def test_logistic_stops_at_the_budget(vpng, tmp_path):
+    code, _, _ = vpng(
+        *("reproduce", "logistic", "--budget", "0.01", "--seeds", "1"),
+        *("--methods", "gradient", "--out", str(tmp_path)),
+    )
+    assert code == 0
+    assert load(tmp_path)["summary"]["gradient"]["iterations"] == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["reproduce", "nonsense", "--out", "OUT"], ["NAME", "toy, psd, logistic", "nonsense"]),
+        (["reproduce", "toy", "--out", "FILE"], ["--out", "folder"]),
+        (["reproduce", "toy", "--out", "OUT", "--methods", "sgd"], ["--methods", "sgd"]),
+        (["reproduce", "toy", "--out", "OUT", "--methods", ","], ["--methods"]),
+        (["reproduce", "psd", "--out", "OUT", "--methods", "vpng"], ["--methods", "psd"]),
+        (["reproduce", "psd", "--out", "OUT", "--iterations", "3"], ["--iterations", "psd"]),
+        (["reproduce", "toy", "--out", "OUT", "--budget", "3"], ["--budget", "toy"]),
+        (["reproduce", "toy", "--out", "OUT", "--seeds", "0"], ["seeds", "at least 1", "0"]),
+        (["reproduce", "toy", "--out", "OUT", "--iterations", "-4"], ["iterations", "-4"]),
+        (["reproduce", "logistic", "--out", "OUT", "--budget", "nan"], ["budget", "nan"]),
+        (["reproduce", "logistic", "--out", "OUT", "--budget", "-1"], ["budget", "-1"]),
+        (
+            ["reproduce", "logistic", "--out", "OUT", "--budget", "1", "--iterations", "5"],
+            ["--budget", "both"],
+        ),
+        (["reproduce", "toy", "--out", "OUT", "--seeds", "many"], ["--seeds", "integer"]),
+        (["reproduce", "toy"], ["--out"]),
+        (["nonsense"], ["nonsense"]),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_two(vpng, tmp_path, arguments, words):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    places = {"OUT": str(tmp_path / "out"), "FILE": str(file)}
+    code, out, err = vpng(*(places.get(word, word) for word in arguments))
+    assert code == 2
+    for word in words:
+        assert word in err
+    assert "Traceback" not in out + err
+    assert not (tmp_path / "out").exists(), "a refused command left files"
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_made_is_refused(vpng, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = vpng("reproduce", "toy", "--out", str(tmp_path / "file" / "below"))
+    assert code == 2
+    assert "--out" in err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["reproduce", "--help"], ["demo", "--help"]])
+def test_help_reads_well(vpng, arguments):
+    code, out, _ = vpng(*arguments)
+    assert code == 0
+    assert "Usage" in out

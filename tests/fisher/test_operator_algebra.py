@@ -1,0 +1,126 @@
+"""A Fisher operator is one matrix, however it is asked for."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from problems_for_tests import random_problem
+from vpng import Exact, Predictive, Probed, Sampled, Variational
+from vpng.selection import Selection, variational_part
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+METRICS = {
+    "predictive": Predictive(num_particles=3),
+    "sampled": Predictive(Sampled(2), num_particles=3),
+    "pooled": Predictive(Sampled(2, pool_particles=True), num_particles=3),
+    "probed": Predictive(Probed(2), num_particles=3),
+    "exact, two data": Predictive(Exact(), num_particles=3, max_data=2),
+    "variational": Variational(num_particles=2),
+    "sum": Predictive(num_particles=2) + Variational(),
+}
+KEY = 7
+
+
+def forms(kind, family, metric):
+    """Every form of the operator, from one compiled program."""
+    problem, parameters, batch = random_problem(kind, family, seed=1)
+
+    @jax.jit
+    def compute(parameters, batch, vector):
+        operator = metric.operator(problem, parameters, batch, jax.random.key(KEY))
+        flat, unravel = ravel_pytree(parameters)
+        rows_as_function = lambda v: operator.row_function(unravel(v)).ravel()
+        selection = Selection.of(variational_part(parameters), parameters, None)
+        block = operator.restricted(selection.active, selection.embed)
+        plain = dataclasses.replace(operator, bottleneck=None, by_datum=None)
+        return {
+            "dense": operator.to_dense(),
+            "plain": plain.to_dense(),
+            "rows": operator.rows(),
+            "jacobian": jax.jacfwd(rows_as_function)(flat),
+            "mv": ravel_pytree(operator.mv(unravel(vector)))[0],
+            "push": operator.push(unravel(vector)).ravel(),
+            "diagonal": operator.diagonal(),
+            "block": block.to_dense(),
+            "block rows": block.rows(),
+        }
+
+    size = ravel_pytree(parameters)[0].size
+    vector = jnp.asarray(np.random.default_rng(0).normal(size=size))
+    lambda_size = ravel_pytree(parameters.variational)[0].size
+    return compute(parameters, batch, vector), vector, lambda_size
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("kind", ["local", "global"])
+def test_all_forms_agree(kind, name):
+    got, vector, size = forms(kind, "poisson", METRICS[name])
+    dense, rows = np.asarray(got["dense"]), np.asarray(got["rows"])
+    tolerance = {"rtol": 1e-9, "atol": 1e-11 * np.abs(dense).max()}
+    assert np.abs(dense).max() > 1e-3
+    np.testing.assert_allclose(rows.T @ rows, dense, **tolerance)
+    np.testing.assert_allclose(got["plain"], dense, **tolerance)
+    # By datum the rows come in another order: compare what does not depend on it.
+    jacobian = np.asarray(got["jacobian"])
+    assert jacobian.shape == rows.shape
+    np.testing.assert_allclose(jacobian.T @ jacobian, dense, **tolerance)
+    order = lambda m: m[np.lexsort(np.round(m, 9).T)]
+    np.testing.assert_allclose(order(rows), order(jacobian), atol=1e-8)
+    np.testing.assert_allclose(got["mv"], dense @ vector, **tolerance)
+    np.testing.assert_allclose(np.sum(got["push"] ** 2), vector @ dense @ vector, rtol=1e-9)
+    np.testing.assert_allclose(got["diagonal"], np.diag(dense), **tolerance)
+    # `Parameters` puts the variational parameters first.
+    np.testing.assert_allclose(got["block"], dense[:size, :size], **tolerance)
+    block_rows = np.asarray(got["block rows"])
+    np.testing.assert_allclose(block_rows.T @ block_rows, dense[:size, :size], **tolerance)
+
+
+def test_counts_of_rows_and_parameters():
+    problem, parameters, batch = random_problem("local", "poisson", seed=1)
+    operator = Predictive(num_particles=4).operator(problem, parameters, batch, jax.random.key(0))
+    assert operator.num_rows == 4 * 3 * 3  # particles, data, outputs
+    assert operator.num_parameters == 8 + 15
+    pooled = Predictive(Sampled(2, pool_particles=True), num_particles=4)
+    operator = pooled.operator(problem, parameters, batch, jax.random.key(0))
+    assert operator.num_rows == 3 * 2  # data, samples
+    assert operator.random_signs
+
+
+def test_the_sum_of_metrics_is_the_sum_of_matrices():
+    problem, parameters, batch = random_problem("local", "normal", seed=2)
+    first, second, third = Predictive(num_particles=2), Variational(), Predictive(num_particles=3)
+    key = jax.random.key(3)
+
+    @jax.jit
+    def dense(parameters):
+        dense = lambda m, key: m.operator(problem, parameters, batch, key).to_dense()
+        parts = [dense(m, jax.random.fold_in(key, i)) for i, m in enumerate([first, second, third])]
+        return dense(first + second + third, key), sum(parts)
+
+    together, summed = dense(parameters)
+    np.testing.assert_allclose(together, summed, rtol=1e-10, atol=1e-12)
+
+
+def test_max_data_is_the_metric_of_the_first_data():
+    problem, parameters, batch = random_problem("global", "binomial", seed=2, num_data=5)
+    few = jax.tree.map(lambda leaf: leaf[:2], batch)
+    key = jax.random.key(0)
+    limited = Predictive(max_data=2).operator(problem, parameters, batch, key).to_dense()
+    wanted = Predictive().operator(problem, parameters, few, key).to_dense()
+    np.testing.assert_allclose(limited, wanted, rtol=1e-12)
+
+
+def test_the_bottleneck_is_used_where_it_is_smaller():
+    """Two latents against 2 + 2 variational parameters: Gram matrices of size 2, not 4."""
+    problem, parameters, batch = random_problem("global", "normal", seed=0)
+    selection = Selection.of(variational_part(parameters), parameters, None)
+    operator = Predictive().operator(problem, parameters, batch, jax.random.key(0))
+    block = operator.restricted(selection.active, selection.embed)
+    assert operator.bottleneck is not None
+    assert block.bottleneck is not None
+    local, parameters, batch = random_problem("local", "normal", seed=0)
+    assert Predictive().operator(local, parameters, batch, jax.random.key(0)).by_datum is not None
