@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+
 from vpng import Parameters, Problem
 
 NUM_FEATURES = 2
@@ -109,7 +110,9 @@ class GlobalProblem(_Decoded):
         return dist.Normal(variational["bias"], jnp.exp(variational["log_scale"])).to_event(1)
 
 
-def random_problem(kind: str, family: str, seed: int, num_data: int = 3, num_total: int | None = None):
+def random_problem(
+    kind: str, family: str, seed: int, num_data: int = 3, num_total: int | None = None
+):
     """A problem, parameters and a batch; arrays in the default precision of the moment."""
     generator = np.random.default_rng(seed)
     normal = lambda *shape, scale=0.6: jnp.asarray(scale * generator.normal(size=shape))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+
 from vpng import ELBO, Dense, Parameters, Predictive, Problem, scale_by_vpng
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -75,10 +76,16 @@ def symmetric_divergence(vector):
 def vpng_direction():
     """The ascent direction of the ELBO, by the library."""
     parameters = Parameters(*map(jnp.asarray, HERE))
-    transformation = scale_by_vpng(PROBLEM, metric=Predictive(num_particles=1), curvature=Dense(), damping=0.0)
+    transformation = scale_by_vpng(
+        PROBLEM, metric=Predictive(num_particles=1), curvature=Dense(), damping=0.0
+    )
     gradient = jax.grad(lambda p: loss(jnp.stack([p.variational, p.model])))(parameters)
     updates, _ = transformation.update(
-        gradient, transformation.init(parameters), parameters, batch=everything(), rng_key=jax.random.key(0)
+        gradient,
+        transformation.init(parameters),
+        parameters,
+        batch=everything(),
+        rng_key=jax.random.key(0),
     )
     return -jnp.stack([updates.variational, updates.model])
 

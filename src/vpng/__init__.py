@@ -8,7 +8,7 @@ from vpng.threads import calm_lapack
 
 calm_lapack()
 
-from vpng import optimizers, problems
+from vpng import datasets, kronecker, optimizers, problems
 from vpng.curvature import (
     AbstractCurvature,
     ConjugateGradient,
@@ -32,9 +32,10 @@ from vpng.fisher import (
     Sampled,
     Variational,
 )
+from vpng.kronecker import Kronecker, KroneckerTridiagonal
 from vpng.objective import ELBO, Estimate, Reparameterised, ScoreFunction
 from vpng.problem import Parameters, Problem, Site, check_problem
-from vpng.training import FitResult, StopReason, fit
+from vpng.training import FitResult, Loop, StopReason, fit
 from vpng.transform import (
     GaussNewton,
     Hessian,
@@ -64,8 +65,11 @@ __all__ = [
     "Hessian",
     "Identity",
     "InputError",
+    "Kronecker",
+    "KroneckerTridiagonal",
     "LeastSquares",
     "LevenbergMarquardt",
+    "Loop",
     "Outcome",
     "Parameters",
     "Predictive",
@@ -81,7 +85,9 @@ __all__ = [
     "__version__",
     "auto",
     "check_problem",
+    "datasets",
     "fit",
+    "kronecker",
     "optimizers",
     "precondition",
     "problems",

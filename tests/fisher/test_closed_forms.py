@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from vpng import Parameters, Predictive, Variational
 from vpng.problems import GaussianMean, Labelled, LinearLatent, LogisticRegression, MeanField
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from problems_for_tests import LocalProblem, random_problem
 from vpng import ELBO, Predictive, Variational
 

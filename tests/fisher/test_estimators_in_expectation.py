@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+
 from problems_for_tests import FAMILIES, LocalProblem, random_problem
 from vpng import Exact, Predictive, Probed, Sampled, Variational
 from vpng.fisher import has_closed_form
 
-NUM_KEYS = 4000
+NUM_KEYS = 3000
 ESTIMATORS = {
     "sampled": Sampled(2),
     "sampled, pooled": Sampled(1, pool_particles=True),
@@ -35,7 +36,7 @@ def differences(problem, parameters, batch, metric, reference):
             wanted = dense(reference)
             return dense(metric) - wanted, wanted
 
-        delta, wanted = jax.lax.map(one, jax.random.split(jax.random.key(11), NUM_KEYS), batch_size=100)
+        delta, wanted = jax.lax.map(one, jax.random.split(jax.random.key(11), NUM_KEYS))
         return jnp.mean(delta, 0), jnp.std(delta, 0) / jnp.sqrt(NUM_KEYS), jnp.mean(wanted, 0)
 
     return [np.asarray(value) for value in compute(parameters, batch)]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
+
 from problems_for_tests import SUPPORTS, random_problem
 from vpng import Predictive, Variational
 

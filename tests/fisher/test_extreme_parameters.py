@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+
 from vpng.fisher import has_closed_form, whiten
 
 CASES = {
@@ -47,6 +48,8 @@ def test_rows_are_finite(name):
 def test_bernoulli_information_keeps_its_digits_in_the_tails():
     """p (1 - p) at logit 80 is exp(-80), far below the rounding of 1 - p."""
     logits = jnp.array([-80.0, 80.0], jnp.float32)
-    rows = jax.jacfwd(lambda p: whiten(dist.Bernoulli(logits=logits), dist.Bernoulli(logits=p)))(logits)
+    rows = jax.jacfwd(lambda p: whiten(dist.Bernoulli(logits=logits), dist.Bernoulli(logits=p)))(
+        logits
+    )
     roots = np.asarray(rows[..., 0, :].diagonal(), np.float64)
     np.testing.assert_allclose(roots, np.exp(-40.0), rtol=1e-5)

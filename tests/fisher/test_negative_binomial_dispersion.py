@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special, stats
+
 from vpng.fisher.quadrature import negative_binomial_dispersion_information
 
 GRID = [(m, r) for m in (1e-3, 0.1, 1.0, 30.0, 1e3) for r in (1e-2, 0.3, 1.0, 20.0, 300.0)]
@@ -28,7 +29,9 @@ def by_summation(mean: float, dispersion: float) -> float:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("mean", "dispersion"), GRID)
 def test_quadrature_equals_the_sum(mean, dispersion):
-    actual = float(negative_binomial_dispersion_information(jnp.float64(mean), jnp.float64(dispersion)))
+    actual = float(
+        negative_binomial_dispersion_information(jnp.float64(mean), jnp.float64(dispersion))
+    )
     assert actual == pytest.approx(by_summation(mean, dispersion), rel=2e-5)
 
 
@@ -56,7 +59,9 @@ def test_tiny_dispersion(mean, dispersion):
     E[psi'(r) - psi'(r + X)] = sum_j P(X > j) / (r + j)^2.
     """
     m, r = mean, dispersion
-    j = np.concatenate([np.arange(200_000), np.unique(np.geomspace(2e5, 1e9, 4000).astype(np.int64))])
+    j = np.concatenate(
+        [np.arange(200_000), np.unique(np.geomspace(2e5, 1e9, 4000).astype(np.int64))]
+    )
     survival = stats.nbinom.sf(j, r, r / (r + m))
     terms = survival / (r + j) ** 2
     head = terms[:200_000].sum()

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+
+import vpng.fisher.operator as operator_module
 from problems_for_tests import random_problem
 from vpng import Exact, Predictive, Probed, Sampled, Variational
 from vpng.selection import Selection, variational_part
@@ -124,3 +126,21 @@ def test_the_bottleneck_is_used_where_it_is_smaller():
     assert block.bottleneck is not None
     local, parameters, batch = random_problem("local", "normal", seed=0)
     assert Predictive().operator(local, parameters, batch, jax.random.key(0)).by_datum is not None
+
+
+def test_a_matrix_too_large_for_its_factor_is_made_by_products(monkeypatch):
+    """And the linearisation made on the way can be used afterwards, under jit."""
+    problem, parameters, batch = random_problem("local", "poisson", seed=1)
+    key = jax.random.key(KEY)
+    wanted = Predictive(num_particles=2).operator(problem, parameters, batch, key).to_dense()
+    monkeypatch.setattr(operator_module, "_DENSE_FROM_ROWS_LIMIT", 1)
+
+    @jax.jit
+    def compute(parameters):
+        operator = Predictive(num_particles=2).operator(problem, parameters, batch, key)
+        return operator.to_dense(), operator.mv(parameters)
+
+    dense, image = compute(parameters)
+    np.testing.assert_allclose(dense, wanted, rtol=1e-9, atol=1e-12)
+    flat = lambda tree: ravel_pytree(tree)[0]
+    np.testing.assert_allclose(flat(image), wanted @ flat(parameters), rtol=1e-9, atol=1e-12)

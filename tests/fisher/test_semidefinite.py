@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from problems_for_tests import FAMILIES, random_problem
 from vpng import Predictive, Probed, Sampled, Variational
 

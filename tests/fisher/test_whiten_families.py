@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.scipy.special import gammaln
 from scipy.special import roots_hermite
+
 from vpng.fisher import has_closed_form, whiten
 from vpng.fisher.whiten import _family
 
@@ -26,7 +27,9 @@ def brute_force(make, parameters, values, weights):
     """sum_x w(x) p(x) score(x) score(x)^T over nodes x, and the mass that the nodes see."""
 
     def one(x):
-        return _log_prob(make(parameters), x), jax.jacfwd(lambda p: _log_prob(make(p), x))(parameters)
+        return _log_prob(make(parameters), x), jax.jacfwd(lambda p: _log_prob(make(p), x))(
+            parameters
+        )
 
     log_mass, scores = jax.vmap(one)(values)
     mass = weights * jnp.exp(log_mass)
@@ -58,8 +61,6 @@ def tanh_sinh(low=-np.inf, high=np.inf, centre=0.0, width=1.0, num=2001, reach=6
     keep = (weights * step > 1e-280) & (np.abs(nodes) < 1e120) & (nodes > low) & (nodes < high)
     middle = nodes[num // 2]
     return jnp.where(keep, nodes, middle), jnp.where(keep, weights * step, 0.0)
-
-
 
 
 # name -> (constructor of the distribution from a parameter vector, points, nodes)
@@ -142,9 +143,11 @@ CASES = {
 
 
 def _lower(p):
-    return jnp.array([[1.0, 0.0], [0.0, 0.0]]) * p[0] + jnp.array(
-        [[0.0, 0.0], [1.0, 0.0]]
-    ) * p[1] + jnp.array([[0.0, 0.0], [0.0, 1.0]]) * p[2]
+    return (
+        jnp.array([[1.0, 0.0], [0.0, 0.0]]) * p[0]
+        + jnp.array([[0.0, 0.0], [1.0, 0.0]]) * p[1]
+        + jnp.array([[0.0, 0.0], [0.0, 1.0]]) * p[2]
+    )
 
 
 def _symmetric(p):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+
 from vpng.fisher import has_closed_form, whiten
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -45,7 +46,9 @@ def test_a_parameter_smaller_than_the_batch_collects_the_information_of_all_elem
         lambda p: dist.Normal(p[:2][:, None], jnp.exp(p[2:4])).expand((4, 2, 2)).to_event(2),
         lambda p: dist.Gamma(jnp.exp(p[:3]), jnp.exp(p[3])).to_event(1),
         lambda p: dist.Beta(jnp.exp(p[:2]), jnp.exp(p[2])),
-        lambda p: dist.MultivariateNormal(p[:2], scale_tril=jnp.exp(p[2]) * jnp.eye(2)).expand((3,)),
+        lambda p: dist.MultivariateNormal(p[:2], scale_tril=jnp.exp(p[2]) * jnp.eye(2)).expand(
+            (3,)
+        ),
         lambda p: dist.MultivariateNormal(
             jnp.zeros((3, 2)), covariance_matrix=jnp.eye(2) + jnp.outer(p[:2], p[:2])
         ),

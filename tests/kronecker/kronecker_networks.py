@@ -1,8 +1,11 @@
 """Small networks and operators that the tests of `vpng.kronecker` share."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from vpng.fisher import FisherOperator
 from vpng.fisher.operator import ByDatum
 from vpng.kronecker import statistics
@@ -12,7 +15,8 @@ from vpng.kronecker.structure import by_path
 def perceptron(rng_key, sizes, *, bias=True):
     """Layers {"w": [in, out], "b": [out]} with biases away from zero."""
     layers = []
-    for key, into, out in zip(jax.random.split(rng_key, len(sizes)), sizes[:-1], sizes[1:], strict=False):
+    keys = jax.random.split(rng_key, len(sizes) - 1)
+    for key, (into, out) in zip(keys, pairwise(sizes), strict=True):
         layer = {"w": jax.random.normal(key, (into, out)) / jnp.sqrt(into)}
         if bias:
             layer["b"] = 0.3 * jax.random.normal(jax.random.fold_in(key, 1), (out,))
@@ -49,7 +53,7 @@ def layer_rows(operator, layer):
 
 def all_rows(operator):
     flat, unravel = jax.flatten_util.ravel_pytree(operator.parameters)
-    function = lambda vector: operator.row_function(unravel(vector)).ravel()  # noqa: E731
+    function = lambda vector: operator.row_function(unravel(vector)).ravel()
     return jax.jit(jax.jacfwd(function))(flat)
 
 

@@ -12,6 +12,7 @@ from kronecker_networks import (
     perceptron,
     relative_error,
 )
+
 from vpng import Exact, Predictive, Probed, Sampled, Variational
 from vpng.fisher import FisherOperator
 from vpng.kronecker import discover, statistics
@@ -74,7 +75,7 @@ def _convolution(strides, padding, dilation, spec, _width):
 CONVOLUTIONS = [
     ((1, 1), "VALID", (1, 1), ("NHWC", "HWIO", "NHWC"), 64),
     ((2, 1), "SAME", (1, 1), ("NCHW", "OIHW", "NCHW"), 60),
-    ((1, 2), ((1, 2), (0, 1)), (2, 1), ("NCHW", "HWIO", "NHWC"), 80),
+    ((1, 2), ((1, 2), (0, 1)), (2, 1), ("NCHW", "HWIO", "NHWC"), 60),
 ]
 
 
@@ -119,7 +120,7 @@ def test_inputs_times_cotangents_are_the_gradient(x64, setting):
 
 
 def test_convolution_factors_follow_kfc(x64):
-    """Omega sums over positions and averages over data; Gamma sums over data, averages positions."""
+    """Omega is the sum over positions and the mean over data of the patches' products."""
     operator = _convolution_operator(CONVOLUTIONS[0])
     found = compiled_statistics(look_at(operator).structure, operator).layers["['k']"]
     images = jax.tree.leaves(operator.by_datum.inputs)[0]
@@ -135,7 +136,13 @@ def test_convolution_factors_follow_kfc(x64):
 
 def _autoencoder(num_data=6):
     data = (jax.random.uniform(jax.random.key(1), (num_data, 5)) > 0.5).astype(float)
-    return mlp_vae(jax.random.key(0), data, latent_dim=2, hidden=(4, 3))
+    setup = mlp_vae(jax.random.key(0), data, latent_dim=2, hidden=(4,))
+    # Zero biases and dead units make logits of exactly zero, where NumPyro's Bernoulli has a kink.
+    moved = jax.tree.map(
+        lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(leaf.size), leaf.shape),
+        setup.parameters,
+    )
+    return setup._replace(parameters=moved)
 
 
 def test_one_particle_and_datum_of_an_autoencoder_has_exact_blocks(x64):
@@ -143,15 +150,16 @@ def test_one_particle_and_datum_of_an_autoencoder_has_exact_blocks(x64):
     metric = Predictive(Exact(), num_particles=1)
     operator = metric.operator(setup.problem, setup.parameters, setup.data, jax.random.key(2))
     structure = discover(setup.problem, setup.parameters, setup.data, metric)
-    assert len(structure.layers) == 6
+    assert len(structure.layers) == 4
     found = compiled_statistics(structure, operator)
     for layer in structure.layers:
         block = np.kron(*found.layers[layer.weight])
         assert relative_error(block, fisher_block(operator, layer)) < 1e-12
 
 
-@pytest.mark.parametrize("estimator", [Probed(1), Probed(2), Sampled(1), Sampled(3)])
-@pytest.mark.parametrize("num_particles", [1, 3])
+@pytest.mark.parametrize(
+    ("estimator", "num_particles"), [(Probed(1), 1), (Probed(1), 3), (Sampled(2), 3)]
+)
 def test_random_factors_agree_with_exact_ones_in_expectation(x64, estimator, num_particles):
     """Encoder factors see sums over particles, whose cross terms must vanish on average.
 
@@ -188,9 +196,10 @@ def test_diagonal_outputs_are_exact_for_a_bernoulli(x64):
     metric = Predictive(Exact(), num_particles=2)
     operator = metric.operator(setup.problem, setup.parameters, setup.data, jax.random.key(2))
     structure = look_at(operator).structure
-    assert structure.outputs == ("model[2].kernel",)
-    full = compiled_statistics(structure, operator).layers["model[2].kernel"].outputs
-    thin = compiled_statistics(structure, operator, diagonal_outputs=True).layers["model[2].kernel"].outputs
+    assert structure.outputs == ("model[1].kernel",)
+    full = compiled_statistics(structure, operator)
+    thin = compiled_statistics(structure, operator, diagonal_outputs=True)
+    full, thin = (found.layers["model[1].kernel"].outputs for found in (full, thin))
     np.testing.assert_allclose(full, np.diag(thin), atol=1e-14)
 
 
@@ -199,7 +208,7 @@ def test_variational_metric_sees_the_encoder_alone(x64):
     metric = Variational()
     structure = discover(setup.problem, setup.parameters, setup.data, metric)
     assert [layer.weight for layer in structure.layers] == [
-        f"variational[{i}].kernel" for i in range(3)
+        f"variational[{i}].kernel" for i in range(2)
     ]
     assert all(not other.is_read for other in structure.others)
     structure.check_chain()

@@ -9,6 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
+
 from problems_for_tests import GlobalProblem, LocalProblem, random_problem
 from vpng import ELBO, Parameters
 from vpng.problems import GaussianMean

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+
 from problems_for_tests import SwitchGlobal, SwitchLocal
 from vpng import ELBO, InputError, Parameters, Predictive, ScoreFunction, Variational
 
@@ -82,7 +83,9 @@ def test_baseline_reduces_the_variance(kind):
     def without_baseline(key):
         def surrogate(lam):
             def one(key):
-                z = jax.lax.stop_gradient(problem.latent(p.variational, problem.noise(key, data), data))
+                z = jax.lax.stop_gradient(
+                    problem.latent(p.variational, problem.noise(key, data), data)
+                )
                 fit = jnp.sum(problem.likelihood(p.model, z, data).log_prob(data))
                 log_q = jnp.sum(problem.approximation(lam, data).log_prob(z))
                 log_p = jnp.sum(problem.prior(p.model, data).log_prob(z))

@@ -15,28 +15,36 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Out = Annotated[
-    Path, typer.Option(help="Folder for results.json, table.md and the figures.", metavar="DIR")
-]
-
 
 @app.command()
 def reproduce(
     name: Annotated[
-        str, typer.Argument(help="Which experiment: toy, psd or logistic.", metavar="NAME")
+        str,
+        typer.Argument(
+            help="Which experiment: toy, psd, logistic, vae or vae-no-ema.", metavar="NAME"
+        ),
     ],
-    out: Out,
+    out: Annotated[
+        Path, typer.Option(help="Folder for results.json, table.md and the figures.", metavar="DIR")
+    ],
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.", metavar="N")] = None,
-    iterations: Annotated[int | None, typer.Option(help="Steps of every run.", metavar="N")] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Most steps of a run.", metavar="N")
+    ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(help="Seconds for every method, instead of a number of steps."),
+        typer.Option(help="Seconds of steps for every method's run.", metavar="SECONDS"),
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated: gradient, natural_gradient, vpng, hessian_free.", metavar="A,B"
+            help="Comma-separated: gradient, natural_gradient, vpng, hessian_free; "
+            "for vae also vpng_block.",
+            metavar="A,B",
         ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="For vae: digits or mnist.", metavar="NAME")
     ] = None,
 ) -> None:
     """Reproduce one experiment of the paper: results as JSON, figures as PNG and SVG, a table."""
@@ -44,8 +52,17 @@ def reproduce(
 
     if name not in EXPERIMENTS:
         raise expected("NAME", f"one of {', '.join(EXPERIMENTS)}", repr(name))
-    settings = _settings(name, seeds, iterations, budget, methods)
-    _run_and_store(name, settings, out)
+    if iterations is not None and budget is not None:
+        raise expected("--budget", "either --iterations or --budget", "both")
+    given = {
+        "seeds": seeds,
+        "iterations": iterations,
+        "budget": budget,
+        "methods": methods,
+        "data": data,
+    }
+    settings = {option: value for option, value in given.items() if value is not None}
+    _run_and_store(name, _fitting(name, settings), out)
 
 
 @app.command()
@@ -65,35 +82,21 @@ def demo(
     _run_and_store("logistic", quick, out / "logistic")
 
 
-def _settings(
-    name: str,
-    seeds: int | None,
-    iterations: int | None,
-    budget: float | None,
-    methods: str | None,
-) -> dict[str, Any]:
-    """The experiment's settings from the options; an option that it lacks is refused."""
+def _fitting(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as the experiment takes them; an option that it lacks is refused."""
     from vpng.experiments.methods import parse_methods
     from vpng.experiments.registry import EXPERIMENTS
 
     experiment = EXPERIMENTS[name]
-    if iterations is not None and budget is not None:
-        raise expected("--budget", "either --iterations or --budget", "both")
-    if iterations is not None and not experiment.takes_iterations:
-        raise expected("--iterations", f"an experiment with iterations, not {name}", iterations)
-    if budget is not None and not experiment.takes_budget:
-        raise expected("--budget", f"an experiment with a time budget, not {name}", budget)
-    if methods is not None and not experiment.methods:
-        raise expected("--methods", f"an experiment that compares methods, not {name}", methods)
-    settings: dict[str, Any] = {}
-    if seeds is not None:
-        settings["seeds"] = seeds
-    if iterations is not None:
-        settings["iterations"] = iterations
-    if budget is not None:
-        settings |= {"budget": budget, "iterations": 10**9}
-    if methods is not None:
-        settings["methods"] = parse_methods(methods, experiment.methods)
+    for option in settings:
+        if option not in experiment.options:
+            listed = ", ".join(f"--{known}" for known in experiment.options)
+            raise expected(f"--{option}", f"for {name} one of {listed}", settings[option])
+    if "methods" in settings:
+        settings["methods"] = parse_methods(settings["methods"], experiment.methods)
+    if "budget" in settings:
+        # The time decides, not the number of steps.
+        settings["iterations"] = 10**9
     return settings
 
 

@@ -89,8 +89,11 @@ def solve_info(
     iterations: Int[Array, ""] | int = 1,
     converged: Bool[Array, ""] | bool = True,
 ) -> SolveInfo:
-    """The diagnostics of a solve; a direction that is not finite overrides `converged`."""
-    finite = jnp.isfinite(jnp.sum(direction))
+    """The diagnostics of a solve; a direction or residual that is not finite overrides `converged`.
+
+    An iterative solver may give up at its start, with a finite direction and a residual of NaN.
+    """
+    finite = jnp.isfinite(jnp.sum(direction)) & jnp.isfinite(residual)
     outcome = Outcome.where(
         finite, Outcome.where(converged, Outcome.success, Outcome.max_steps), Outcome.not_finite
     )
@@ -106,7 +109,9 @@ def solve_info(
 def no_info(parameters: PyTree) -> SolveInfo:
     """The diagnostics before any solve."""
     zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(parameters)))
-    return SolveInfo(Outcome.success, zero, jnp.zeros((), jnp.int32), zero)
+    # An array from the start, so that the second step has the same signature as the first.
+    solved = jax.tree.map(jnp.asarray, Outcome.success)
+    return SolveInfo(solved, zero, jnp.zeros((), jnp.int32), zero)
 
 
 def relative_norm(

@@ -34,10 +34,10 @@ class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
         state: Float[Array, " P"],
     ) -> Solution[Float[Array, " P"]]:
         flat, unravel = ravel_pytree(gradient)
-        operator = metric()
+        fisher = metric().product()
 
         def product(vector: Array) -> Array:
-            return ravel_pytree(operator.mv(unravel(vector)))[0] + damping * vector
+            return ravel_pytree(fisher(unravel(vector)))[0] + damping * vector
 
         linear = lx.FunctionLinearOperator(
             product, jax.eval_shape(lambda: flat), lx.positive_semidefinite_tag

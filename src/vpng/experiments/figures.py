@@ -16,12 +16,14 @@ COLOURS = {
     Method.GRADIENT: "#0072B2",
     Method.NATURAL_GRADIENT: "#E69F00",
     Method.VPNG: "#D55E00",
+    Method.VPNG_BLOCK: "#CC79A7",
     Method.HESSIAN_FREE: "#009E73",
 }
 DASHES = {
     Method.GRADIENT: (0, (5, 1.5)),
     Method.NATURAL_GRADIENT: (0, (1.5, 1.5)),
     Method.VPNG: "solid",
+    Method.VPNG_BLOCK: (0, (8, 2)),
     Method.HESSIAN_FREE: (0, (6, 1.5, 1.5, 1.5)),
 }
 

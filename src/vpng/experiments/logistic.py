@@ -17,6 +17,7 @@ from vpng.errors import expected
 from vpng.experiments.figures import COLOURS, DASHES, house_style, save
 from vpng.experiments.methods import Method
 from vpng.experiments.results import Results, Run, mean_and_std, params_sha256
+from vpng.experiments.rules import RULES, adam_or_rmsprop
 from vpng.experiments.sweep import Sweep, area_under_curve, sweep
 from vpng.fisher import Predictive
 from vpng.objective import ELBO
@@ -32,8 +33,6 @@ PAPER = {
     Method.VPNG: {"train_auc": (0.972, 0.011), "test_auc": (0.967, 0.011)},
 }
 """Table 1 of the paper: mean and standard deviation."""
-
-OPTIMIZERS = ("adam", "rmsprop")
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def _grid(config: LogisticConfig, method: Method) -> GridPoint:
     dampings = (0.0,) if method is Method.GRADIENT else config.dampings
     choices = [
         (rate, damping, rule == "rmsprop")
-        for rule in OPTIMIZERS
+        for rule in RULES
         for damping in dampings
         for rate in config.learning_rates
     ]
@@ -147,27 +146,11 @@ def _grid(config: LogisticConfig, method: Method) -> GridPoint:
     return GridPoint(jnp.asarray(rates), jnp.asarray(mus), jnp.asarray(rules))
 
 
-def _rule(rmsprop: Array) -> optax.GradientTransformation:
-    """Adam or RMSProp, as a traced choice, so that one program holds both."""
-    adam, rms = optax.scale_by_adam(), optax.scale_by_rms(decay=0.9)
-
-    def init(params: Parameters) -> tuple:
-        return adam.init(params), rms.init(params)
-
-    def update(updates: Parameters, state: tuple, params: Parameters | None = None) -> tuple:
-        by_adam, adam_state = adam.update(updates, state[0], params)
-        by_rms, rms_state = rms.update(updates, state[1], params)
-        chosen = jax.tree.map(lambda a, r: jnp.where(rmsprop, r, a), by_adam, by_rms)
-        return chosen, (adam_state, rms_state)
-
-    return optax.GradientTransformation(init, update)
-
-
 def _optimizer_of(
     config: LogisticConfig, method: Method, problem: LogisticRegression
 ) -> Callable[[GridPoint], optax.GradientTransformation]:
     def make(point: GridPoint) -> optax.GradientTransformation:
-        rate, damping, rule = point.learning_rate, point.damping, _rule(point.rmsprop)
+        rate, damping, rule = point.learning_rate, point.damping, adam_or_rmsprop(point.rmsprop)
         match method:
             case Method.GRADIENT:
                 return optimizers.gradient(rate, rule=rule)
@@ -239,7 +222,7 @@ def _settings(grid: GridPoint, index: int) -> dict[str, float | str]:
     return {
         "learning_rate": float(np.float32(grid.learning_rate[index]).astype(str)),
         "damping": float(np.float32(grid.damping[index]).astype(str)),
-        "optimizer": OPTIMIZERS[int(grid.rmsprop[index])],
+        "optimizer": RULES[int(grid.rmsprop[index])],
     }
 
 

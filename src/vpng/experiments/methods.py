@@ -1,4 +1,4 @@
-"""The four methods of the paper, by the names used everywhere."""
+"""The methods of the paper, by the names used everywhere."""
 
 from enum import StrEnum
 
@@ -11,6 +11,7 @@ class Method(StrEnum):
     GRADIENT = "gradient"
     NATURAL_GRADIENT = "natural_gradient"
     VPNG = "vpng"
+    VPNG_BLOCK = "vpng_block"
     HESSIAN_FREE = "hessian_free"
 
     @property
@@ -23,6 +24,7 @@ _LABELS = {
     Method.GRADIENT: "Gradient",
     Method.NATURAL_GRADIENT: "Natural gradient",
     Method.VPNG: "VPNG",
+    Method.VPNG_BLOCK: "VPNG, block-diagonal",
     Method.HESSIAN_FREE: "Hessian-free",
 }
 

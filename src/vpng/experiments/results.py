@@ -51,6 +51,7 @@ class Results:
         runs: the runs behind the summary.
         summary: per method, the numbers that matter.
         extra: what else the experiment wants to keep, for instance the whole grid.
+        artifacts: what only the figures need; not part of the file.
     """
 
     experiment: str
@@ -58,6 +59,7 @@ class Results:
     runs: list[Run]
     summary: dict[str, Any]
     extra: dict[str, Any] = field(default_factory=dict)
+    artifacts: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The file's text; numbers that are not finite become null."""

@@ -114,9 +114,18 @@ class FisherOperator:
         """R^T w."""
         return self._linearised[1](rows)
 
+    def product(self) -> Callable[[PyTree], PyTree]:
+        """The map v -> F v, linearised here and now.
+
+        Take it before entering another trace (a solver, a loop): the linearisation is kept, and one
+        made inside that trace must not outlive it.
+        """
+        push, pull = self._linearised
+        return lambda vector: pull(push(vector))
+
     def mv(self, vector: PyTree) -> PyTree:
         """F v = R^T (R v)."""
-        return self.pull(self.push(vector))
+        return self.product()(vector)
 
     def rows(self) -> Float[Array, "M P"]:
         """The factor R as a matrix, columns in the order of `ravel_pytree`."""
@@ -136,7 +145,8 @@ class FisherOperator:
             return factor.T @ factor
         flat, unravel = ravel_pytree(self.parameters)
         basis = jnp.eye(flat.size, dtype=flat.dtype)
-        return jax.lax.map(lambda e: ravel_pytree(self.mv(unravel(e)))[0], basis, batch_size=16)
+        product = self.product()
+        return jax.lax.map(lambda e: ravel_pytree(product(unravel(e)))[0], basis, batch_size=16)
 
     def diagonal(self) -> Float[Array, "P"]:
         """The diagonal of F."""

@@ -62,6 +62,13 @@ class KroneckerState(NamedTuple):
     failed: Bool[Array, ""]
 
 
+def _checked(structure: Structure) -> Structure:
+    if not isinstance(structure, Structure):
+        wanted = "the result of vpng.kronecker.discover"
+        raise expected("structure", wanted, type(structure).__name__)
+    return structure
+
+
 class AbstractKronecker(AbstractCurvature[KroneckerState]):
     """A curvature made of Kronecker products, one for each layer of a network.
 
@@ -80,7 +87,7 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
             independent outputs, each with its own parameters (Bernoulli, Poisson, Normal).
     """
 
-    structure: Structure = eqx.field(static=True)
+    structure: Structure = eqx.field(static=True, converter=_checked)
     factor_damping: AbstractFactorDamping = FactoredTikhonov()
     rank: AbstractRank = FullRank()
     decay: float | None = eqx.field(default=0.95, static=True)
@@ -91,10 +98,6 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
     couples: eqx.AbstractClassVar[bool]
 
     def __check_init__(self) -> None:
-        if not isinstance(self.structure, Structure):
-            raise expected(
-                "structure", "the result of vpng.kronecker.discover", type(self.structure).__name__
-            )
         if self.decay is not None and not 0.0 <= self.decay < 1.0:
             raise expected("decay", "a number in [0, 1) or None", self.decay)
         positive_integer("statistics_period", self.statistics_period)
@@ -206,8 +209,7 @@ def damped_root(
     """Roots of the inverses of a layer's two damped factors."""
     dampings = factor_damping.split(factors, damping)
     return tuple(
-        inverse_root(factor, added, rank)
-        for factor, added in zip(factors, dampings, strict=True)
+        inverse_root(factor, added, rank) for factor, added in zip(factors, dampings, strict=True)
     )
 
 

@@ -31,8 +31,8 @@ def _aligned(left: Named, right: Named, reduce: Callable) -> tuple[tuple[Array, 
     sizes = [_sizes(*named) for named in (left, right)]
     if not (set(sizes[0]) <= set(sizes[1]) or set(sizes[1]) <= set(sizes[0])):
         raise InputError(
-            f"structure: expected neighbours that share their examples, got {left[0]} with examples "
-            f"of shape {sizes[0]} and {right[0]} with {sizes[1]}; use Kronecker."
+            f"structure: expected neighbours that share their examples, got {left[0]} with "
+            f"examples of shape {sizes[0]} and {right[0]} with {sizes[1]}; use Kronecker."
         )
     shared = [size for size in sizes[0] if size in sizes[1]]
     flat = []

@@ -56,6 +56,8 @@ class Use:
         position: of its equation in the program.
         product: how weight, activations and cotangents are read as matrices.
         weight: path of the weight.
+        permutation: the order of the weight's axes in which it is read as [in, out].
+        size: (in, out).
         sources: positions of the products whose outputs reach this one through no other.
         bias: path of what is added to the output alone.
     """
@@ -64,6 +66,7 @@ class Use:
     product: AbstractProduct
     weight: str
     permutation: tuple[int, ...]
+    size: tuple[int, int]
     sources: frozenset[int]
     bias: str | None = None
 
@@ -85,7 +88,10 @@ def look_at(operator: FisherOperator, *, dense_limit: int = 500) -> Traced:
     reader = _Reader(program, shapes)
     uses, outputs = reader.read()
     structure = _structure(uses, outputs, reader.reasons, shapes, dense_limit)
-    kept = {layer.weight: tuple(u for u in uses if u.weight == layer.weight) for layer in structure.layers}
+    kept = {
+        layer.weight: tuple(use for use in uses if use.weight == layer.weight)
+        for layer in structure.layers
+    }
     return Traced(program, structure, kept)
 
 
@@ -188,15 +194,14 @@ class _Reader:
         self, position: int, product: AbstractProduct, weight: _Leaf, sources: frozenset[int]
     ) -> _Output | None:
         obstacle = product.obstacle()
-        shape = self.shapes[weight.path]
-        order = None
         if obstacle is None:
-            order = layout.permutation_to(product.matrix(weight.index), shape)
+            matrix = product.matrix(weight.index)
+            order = layout.permutation_to(matrix, self.shapes[weight.path])
             obstacle = "enters a product in part or more than once" if order is None else None
         if obstacle is not None:
             self.reasons.setdefault(weight.path, obstacle)
             return None
-        self.uses[position] = Use(position, product, weight.path, order, sources)
+        self.uses[position] = Use(position, product, weight.path, order, matrix.shape, sources)
         return _Output(position, product.features())
 
     def _refuse(self, slot: object, reason: str) -> None:
@@ -218,8 +223,7 @@ def _structure(
     reasons = dict(reasons)
     biases = [use.bias for use in uses if use.bias is not None]
     for path, group in by_weight.items():
-        forms = {(use.permutation, use.product.matrix(layout.identity(use.product.weight_shape)).shape) for use in group}
-        if len(forms) > 1:
+        if len({(use.permutation, use.size) for use in group}) > 1:
             reasons.setdefault(path, "is used as different matrices")
         if path in biases:
             reasons.setdefault(path, "is a weight here and a bias there")
@@ -234,7 +238,6 @@ def _structure(
         group = by_weight[path]
         bias = _common_bias(group, biases, reasons)
         first = group[0]
-        into, out = first.product.matrix(layout.identity(first.product.weight_shape)).shape
         layers.append(
             Layer(
                 weight=path,
@@ -242,7 +245,7 @@ def _structure(
                 kind=first.product.description,
                 shape=shapes[path],
                 permutation=first.permutation,
-                size=(into, out),
+                size=first.size,
                 bias_shape=() if bias is None else shapes[bias],
                 num_uses=len(group),
                 sources=visible(sources[path], sources, accepted),
@@ -259,12 +262,9 @@ def _structure(
     return Structure(tuple(layers), others, reached, dense_limit)
 
 
-def _common_bias(
-    group: list[Use], biases: list[str], reasons: dict[str, str]
-) -> str | None:
+def _common_bias(group: list[Use], biases: list[str], reasons: dict[str, str]) -> str | None:
     """The bias that all uses of a weight share, and that nothing else uses."""
     bias = group[0].bias
     shared = all(use.bias == bias for use in group)
     alone = bias is not None and biases.count(bias) == len(group) and bias not in reasons
     return bias if shared and alone else None
-

@@ -14,7 +14,7 @@ import numpy as np
 Index = np.ndarray
 
 LAYOUTS = frozenset(
-    {"transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "convert_element_type", "copy"}
+    {"transpose", "reshape", "squeeze", "broadcast_in_dim", "convert_element_type", "copy"}
 )
 
 

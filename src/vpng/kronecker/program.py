@@ -170,9 +170,7 @@ def _primitive_names(jaxpr: Jaxpr) -> set[str]:
     return names
 
 
-def _alive(
-    equations: list[Equation], outputs: tuple[Slot | Literal, ...]
-) -> tuple[Equation, ...]:
+def _alive(equations: list[Equation], outputs: tuple[Slot | Literal, ...]) -> tuple[Equation, ...]:
     needed = {slot for slot in outputs if not isinstance(slot, Literal)}
     kept = []
     for equation in reversed(equations):

@@ -13,6 +13,7 @@ Exact rows are pulled back one at a time, but for the data, which share a pass.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from vpng.errors import InputError
@@ -113,9 +115,9 @@ def statistics(
     }
     between_inputs = _between(structure, inputs, jnp.mean) if couplings else ()
     pairs = tuple(Factors(a, g) for a, g in zip(between_inputs, between_outputs, strict=True))
-    if not operator.random_signs and structure.diagonal:
-        flat = _block(operator, structure.diagonal).diagonal()
-        squares = by_path(_unravelled(operator.parameters, structure.diagonal, flat))
+    exact = structure.read & structure.diagonal if not operator.random_signs else frozenset()
+    if exact:
+        squares |= by_path(_unravelled(operator, exact, _block(operator, exact).diagonal()))
     dense = _block(operator, structure.dense).to_dense() if structure.dense else jnp.zeros((0, 0))
     return Statistics(layers, pairs, dense.astype(dtype), squares)
 
@@ -137,7 +139,7 @@ def zero_statistics(
         Factors(
             zeros(layer.num_inputs, later.num_inputs), zeros(layer.num_outputs, later.num_outputs)
         )
-        for layer, later in zip(structure.layers[:-1], structure.layers[1:], strict=True)
+        for layer, later in pairwise(structure.layers)
         if couplings
     )
     leaves = by_path(parameters)
@@ -161,8 +163,10 @@ def _block(operator: FisherOperator, paths: frozenset[str]) -> FisherOperator:
     return operator.restricted(active, lambda some: eqx.combine(some, operator.parameters))
 
 
-def _unravelled(parameters: PyTree, paths: frozenset[str], flat: Float[Array, " q"]) -> PyTree:
-    return jax.flatten_util.ravel_pytree(part(parameters, paths))[1](flat)
+def _unravelled(
+    operator: FisherOperator, paths: frozenset[str], flat: Float[Array, " q"]
+) -> PyTree:
+    return ravel_pytree(part(operator.parameters, paths))[1](flat)
 
 
 Pull = Callable[[Array], tuple[dict[int, Array], dict[str, Array]]]
@@ -171,7 +175,7 @@ Pull = Callable[[Array], tuple[dict[int, Array], dict[str, Array]]]
 def _taps(
     traced: Traced, operator: FisherOperator, free: frozenset[str]
 ) -> tuple[Array, Pull, dict[int, Array]]:
-    """Rows, their pull-back to the layers' outputs and to `free` leaves, the layers' activations."""
+    """Rows, their pull-back to the layers' outputs and `free` leaves, the layers' activations."""
     leaves = by_path(operator.parameters)
     uses = [use for group in traced.uses.values() for use in group]
     nothing = {}
@@ -217,7 +221,7 @@ def _between(
     names = [layer.weight for layer in structure.layers]
     return tuple(
         coupled((name, vectors[name][0]), (later, vectors[later][0]), reduce)
-        for name, later in zip(names[:-1], names[1:], strict=True)
+        for name, later in pairwise(names)
     )
 
 
@@ -232,9 +236,7 @@ def _separated(operator: FisherOperator, rows: Array) -> tuple[int, ...]:
     return axes[:-2] + axes[-1:] if operator.by_datum is not None else axes
 
 
-def _summed(
-    backward: Callable[[Array], PyTree], separated: tuple[int, ...], rows: Array
-) -> PyTree:
+def _summed(backward: Callable[[Array], PyTree], separated: tuple[int, ...], rows: Array) -> PyTree:
     """The sum of `backward` over one cotangent for each entry along the separated axes."""
     sizes = [size if axis in separated else 1 for axis, size in enumerate(rows.shape)]
     count = prod(sizes)

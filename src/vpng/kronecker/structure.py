@@ -111,13 +111,19 @@ class Structure:
     def dense(self) -> frozenset[str]:
         """Paths of the parameters that share the dense block."""
         chosen, total = [], 0
-        read = (other for other in self.others if other.is_read)
-        for other in sorted(read, key=lambda other: other.size):
+        for other in sorted(self.others, key=lambda other: other.size):
+            if not other.is_read:
+                continue
             total += other.size
             if total > self.dense_limit:
                 break
             chosen.append(other.path)
         return frozenset(chosen)
+
+    @property
+    def read(self) -> frozenset[str]:
+        """Paths of the parameters in no layer that the rows depend on."""
+        return frozenset(other.path for other in self.others if other.is_read)
 
     @property
     def diagonal(self) -> frozenset[str]:
@@ -185,7 +191,8 @@ class Structure:
                 (layer.weight, str(layer.shape), block, f"{layer.kind} {into} -> {out}{shared}")
             )
             if layer.bias is not None:
-                rows.append((layer.bias, str(layer.bias_shape), "  same", f"bias of {layer.weight}"))
+                why = f"bias of {layer.weight}"
+                rows.append((layer.bias, str(layer.bias_shape), "  same", why))
         total = sum(other.size for other in self.others if other.path in self.dense)
         for other in self.others:
             block = f"dense {total}" if other.path in self.dense else f"diagonal {other.size}"

@@ -68,9 +68,7 @@ class KroneckerTridiagonal(AbstractKronecker):
     ) -> ChainInverse:
         structure.check_chain()
         roots = [
-            damped_root(
-                statistics.layers[layer.weight], self.factor_damping, damping, self.rank
-            )
+            damped_root(statistics.layers[layer.weight], self.factor_damping, damping, self.rank)
             for layer in structure.layers
         ]
         inverses = tuple((inputs.gram(), outputs.gram()) for inputs, outputs in roots)

@@ -14,6 +14,7 @@ from vpng.problems.logistic_regression import Labelled, LogisticRegression, Mean
 from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Network, mlp
 from vpng.problems.vae import (
     VariationalAutoencoder,
+    decode,
     mlp_vae,
     paper_vae,
     reconstruct,
@@ -36,6 +37,7 @@ __all__ = [
     "NormalLikelihood",
     "PoissonLikelihood",
     "VariationalAutoencoder",
+    "decode",
     "from_equinox",
     "from_linen",
     "from_nnx",

@@ -1,8 +1,9 @@
 """Training: the loop and its parts."""
 
 from vpng.training.data import AbstractData, Batches, InMemory
-from vpng.training.fit import FitResult, StopReason, fit
+from vpng.training.fit import fit
 from vpng.training.history import History, Record
+from vpng.training.loop import FitResult, Loop, StopReason
 from vpng.training.step import StepInfo, TrainState, init_state, make_step
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "FitResult",
     "History",
     "InMemory",
+    "Loop",
     "Record",
     "StepInfo",
     "StopReason",

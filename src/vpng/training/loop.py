@@ -1,0 +1,200 @@
+"""A compiled loop: many steps in one program, run as often as one likes."""
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from vpng.checks import finite_scalar, positive_integer
+from vpng.errors import expected
+from vpng.objective import ELBO
+from vpng.problem import Parameters, Problem, check_problem
+from vpng.training.data import AbstractData, Batches, as_data
+from vpng.training.history import History, Record
+from vpng.training.progress import progress_bar
+from vpng.training.step import StepInfo, TrainState, init_state, make_step
+
+Metric = Callable[[Parameters, PRNGKeyArray], Array]
+Callback = Callable[[Record, TrainState], bool | None]
+
+MAX_REJECTED_CHUNKS = 3
+
+
+class StopReason(Enum):
+    """Why a run ended."""
+
+    STEPS = "all steps were done"
+    SECONDS = "the time was used up"
+    CALLBACK = "a callback asked to stop"
+    NOT_FINITE = (
+        "step after step had a loss or an update that is not finite; the parameters are the last "
+        "good ones. Lower the learning rate, raise the damping or look at the data"
+    )
+
+
+class FitResult(NamedTuple):
+    """A finished run.
+
+    Attributes:
+        params: the final parameters.
+        state: the final state, from which a run can go on.
+        history: the records of the run.
+        stop_reason: why it ended.
+    """
+
+    params: Parameters
+    state: TrainState
+    history: History
+    stop_reason: StopReason
+
+
+class Loop:
+    """Training compiled for one problem, optimizer and shape of data.
+
+    `fit` makes one and runs it once. Make one yourself to run it several times without compiling
+    again: from other parameters and keys, or with hyper-parameters that live in the optimizer's
+    state (`optax.inject_hyperparams`).
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        params: Parameters,
+        data: PyTree | AbstractData,
+        optimizer: optax.GradientTransformation,
+        *,
+        objective: ELBO = ELBO(),
+        batch_size: int | None = None,
+        record_every: int = 100,
+        metrics: Mapping[str, Metric] | None = None,
+    ) -> None:
+        """Check and compile; the arguments are those of `fit`.
+
+        Raises:
+            InputError: if an argument does not fit.
+        """
+        positive_integer("record_every", record_every)
+        self._data = as_data(data)
+        if problem.num_data != len(self._data):
+            raise expected("data", f"problem.num_data = {problem.num_data} data", len(self._data))
+        self._batches = Batches(len(self._data), batch_size)
+        self._optimizer = optimizer
+        check_problem(problem, params, self._data.take(jnp.arange(min(len(self._data), 2))))
+        step = make_step(problem, optimizer, objective, self._batches)
+        state = self.init(params, jax.random.key(0))
+        self._chunk = _compile_chunk(step, record_every, state, self._data)
+        self._measure = _compile_metrics(metrics or {}, state)
+
+    def init(self, params: Parameters, rng_key: PRNGKeyArray) -> TrainState:
+        """The state before the first step."""
+        return init_state(rng_key, params, self._optimizer, self._batches)
+
+    def run(
+        self,
+        state: TrainState,
+        num_steps: int,
+        *,
+        max_seconds: float | None = None,
+        callbacks: Sequence[Callback] = (),
+        progress: bool = True,
+    ) -> FitResult:
+        """Go on from `state`; the arguments are those of `fit`.
+
+        Raises:
+            InputError: if an argument does not fit.
+        """
+        positive_integer("num_steps", num_steps)
+        if max_seconds is not None:
+            finite_scalar("max_seconds", max_seconds, minimum=0.0, strict=True)
+        last_step = min(int(state.step) + num_steps, np.iinfo(np.int32).max)
+        history, seconds, barren = History(), 0.0, 0
+        reason = StopReason.STEPS
+        with progress_bar(num_steps, enabled=progress) as bar:
+            while int(state.step) < last_step:
+                done = int(state.step)
+                started = time.perf_counter()
+                state, info = self._chunk(state, self._data, jnp.int32(last_step))
+                jax.block_until_ready(state)
+                seconds += time.perf_counter() - started
+                count = int(state.step) - done
+                record = _record(int(state.step), seconds, info, count, self._measure(state))
+                history.records.append(record)
+                history.losses.append(np.asarray(info.loss)[:count])
+                bar.advance(count, record)
+                stops = [bool(callback(record, state)) for callback in callbacks]
+                barren = barren + 1 if record.rejected == count else 0
+                if any(stops):
+                    reason = StopReason.CALLBACK
+                elif barren >= MAX_REJECTED_CHUNKS or (barren and int(state.step) >= last_step):
+                    reason = StopReason.NOT_FINITE
+                elif max_seconds is not None and seconds >= max_seconds:
+                    reason = StopReason.SECONDS
+                else:
+                    continue
+                break
+        _warn_of_rejections(history, reason)
+        return FitResult(state.params, state, history, reason)
+
+
+def _warn_of_rejections(history: History, reason: StopReason) -> None:
+    rejected = sum(record.rejected for record in history.records)
+    if rejected:
+        steps = len(history.step_losses)
+        end = f"; stopped: {reason.value}." if reason is StopReason.NOT_FINITE else "."
+        message = f"vpng: {rejected} of {steps} steps were not finite and were dropped{end}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+def _compile_chunk(
+    step: Callable[[TrainState, AbstractData], tuple[TrainState, StepInfo]],
+    length: int,
+    state: TrainState,
+    data: AbstractData,
+) -> Callable[[TrainState, AbstractData, Array], tuple[TrainState, StepInfo]]:
+    def chunk(
+        state: TrainState, data: AbstractData, last_step: Array
+    ) -> tuple[TrainState, StepInfo]:
+        def body(state: TrainState, _: None) -> tuple[TrainState, StepInfo]:
+            # One program for every chunk: the last, shorter one idles through its rest.
+            _, shapes = jax.eval_shape(step, state, data)
+            idle = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            return jax.lax.cond(
+                state.step < last_step, lambda s: step(s, data), lambda s: (s, idle), state
+            )
+
+        return jax.lax.scan(body, state, length=length)
+
+    return jax.jit(chunk).lower(state, data, jnp.int32(0)).compile()
+
+
+def _compile_metrics(
+    metrics: Mapping[str, Metric], state: TrainState
+) -> Callable[[TrainState], dict[str, float]]:
+    if not metrics:
+        return lambda state: {}
+
+    def evaluate(state: TrainState) -> dict[str, Array]:
+        # Apart from the keys of the steps, and the same at every record: common random numbers.
+        key = jax.random.fold_in(state.rng_key, 2**32 - 1)
+        return {name: metric(state.params, key) for name, metric in metrics.items()}
+
+    compiled = jax.jit(evaluate).lower(state).compile()
+    return lambda state: {name: float(value) for name, value in compiled(state).items()}
+
+
+def _record(
+    iteration: int, seconds: float, info: StepInfo, count: int, metrics: dict[str, float]
+) -> Record:
+    losses = np.asarray(info.loss, dtype=np.float64)[:count]
+    rejected = np.asarray(info.rejected)[:count]
+    kept = losses[~rejected]
+    loss = float(kept.mean()) if kept.size else float("nan")
+    error = float(kept.std(ddof=1) / np.sqrt(kept.size)) if kept.size > 1 else float("inf")
+    return Record(iteration, seconds, loss, error, int(rejected.sum()), metrics)

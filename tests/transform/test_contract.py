@@ -1,0 +1,249 @@
+"""optax's own contract, for every transformation and curvature."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from problems_for_tests import random_problem
+from vpng import (
+    ELBO,
+    ConjugateGradient,
+    Dense,
+    Diagonal,
+    Dual,
+    GaussNewton,
+    Hessian,
+    Identity,
+    InputError,
+    LeastSquares,
+    LevenbergMarquardt,
+    Outcome,
+    Predictive,
+    Variational,
+    auto,
+    scale_by_hessian_free,
+    scale_by_natural_gradient,
+    scale_by_vpng,
+)
+
+FEW = Predictive(num_particles=2)
+CURVATURES = {
+    "identity": Identity(),
+    "diagonal": Diagonal(),
+    "dense": Dense(),
+    "least squares": LeastSquares(),
+    "dual": Dual(),
+    "conjugate gradient": ConjugateGradient(),
+    "auto": auto(),
+}
+TRANSFORMATIONS = {
+    **{
+        f"vpng, {name}": lambda p, c=curvature: scale_by_vpng(
+            p, metric=FEW, curvature=c, damping=0.1
+        )
+        for name, curvature in CURVATURES.items()
+    },
+    **{
+        f"natural gradient, {name}": lambda p, c=curvature: scale_by_natural_gradient(
+            p, curvature=c, damping=0.1
+        )
+        for name, curvature in CURVATURES.items()
+    },
+    "vpng, adaptive": lambda p: scale_by_vpng(
+        p, metric=FEW, damping=LevenbergMarquardt(objective=ELBO(2))
+    ),
+    "vpng, sum": lambda p: scale_by_vpng(p, metric=FEW + Variational(), damping=0.1),
+    "hessian free, Gauss-Newton": lambda p: scale_by_hessian_free(
+        p, objective=ELBO(2), product=GaussNewton()
+    ),
+    "hessian free, Hessian": lambda p: scale_by_hessian_free(
+        p, objective=ELBO(2), product=Hessian()
+    ),
+}
+OBJECTIVE = ELBO(2)
+
+
+def setting(dtype=None):
+    problem, parameters, batch = random_problem("local", "bernoulli", seed=1)
+    if dtype is not None:
+        parameters, batch["inputs"] = jax.tree.map(
+            lambda leaf: leaf.astype(dtype), (parameters, batch["inputs"])
+        )
+    return problem, parameters, batch
+
+
+def signature(tree):
+    return jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), tree)
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_contract(name):
+    """Compiles once, keeps dtypes, shapes and structures, swallows unknown extras, descends."""
+    problem, parameters, batch = setting()
+    transformation = TRANSFORMATIONS[name](problem)
+    traces = []
+
+    @jax.jit
+    def step(parameters, state, batch, key):
+        traces.append(1)
+        _, gradient = OBJECTIVE.estimate_and_gradient(key, problem, parameters, batch)
+        updates, state = transformation.update(
+            gradient, state, parameters, batch=batch, rng_key=key, full_params=parameters, unknown=3
+        )
+        return gradient, updates, state
+
+    state = transformation.init(parameters)
+    gradient, updates, new_state = step(parameters, state, batch, jax.random.key(0))
+    assert jax.tree.structure(updates) == jax.tree.structure(parameters)
+    assert signature(updates) == signature(parameters)
+    assert jax.tree.structure(new_state) == jax.tree.structure(state)
+    assert signature(new_state) == signature(state)
+    assert int(new_state.step) == 1
+    flat = lambda tree: jax.flatten_util.ravel_pytree(tree)[0]
+    assert float(flat(updates) @ flat(gradient)) > 0  # minus the update goes downhill
+    moved = jax.tree.map(lambda p, u: p - 0.1 * u, parameters, updates)
+    step(moved, new_state, batch, jax.random.key(1))
+    assert len(traces) == 1
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vpng, auto",
+        "vpng, conjugate gradient",
+        "vpng, adaptive",
+        "natural gradient, dense",
+        "hessian free, Gauss-Newton",
+    ],
+)
+def test_dtype_is_kept_in_either_precision(name, dtype):
+    problem, parameters, batch = setting(dtype)
+    transformation = TRANSFORMATIONS[name](problem)
+    state = transformation.init(parameters)
+    gradient = jax.tree.map(jnp.ones_like, parameters)
+    updates, new_state = jax.jit(
+        lambda g, s, p: transformation.update(g, s, p, batch=batch, rng_key=jax.random.key(0))
+    )(gradient, state, parameters)
+    assert {leaf.dtype for leaf in jax.tree.leaves(updates)} == {jnp.dtype(dtype)}
+    assert signature(new_state) == signature(state)
+
+
+@pytest.mark.parametrize(
+    "name", ["vpng, dense", "natural gradient, dense", "hessian free, Hessian"]
+)
+def test_missing_extras_are_type_errors(name):
+    problem, parameters, batch = setting()
+    transformation = TRANSFORMATIONS[name](problem)
+    state = transformation.init(parameters)
+    with pytest.raises(TypeError, match="rng_key"):
+        transformation.update(parameters, state, parameters, batch=batch)
+    with pytest.raises(TypeError, match="batch"):
+        transformation.update(parameters, state, parameters, rng_key=jax.random.key(0))
+    with pytest.raises(InputError, match="params: expected the current parameters, got None"):
+        transformation.update(parameters, state, batch=batch, rng_key=jax.random.key(0))
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_a_gradient_that_is_not_finite_gives_no_update_and_says_so(name):
+    problem, parameters, batch = setting()
+    transformation = TRANSFORMATIONS[name](problem)
+    gradient = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), parameters)
+    state = transformation.init(parameters)
+    updates, state = jax.jit(
+        lambda g, s, p: transformation.update(g, s, p, batch=batch, rng_key=jax.random.key(0))
+    )(gradient, state, parameters)
+    assert bool(state.info.outcome == Outcome.not_finite)
+    for leaf in jax.tree.leaves(updates.variational):
+        np.testing.assert_array_equal(leaf, 0.0)
+    # What the natural gradient does not precondition passes through.
+    if not name.startswith("natural"):
+        for leaf in jax.tree.leaves(updates.model):
+            np.testing.assert_array_equal(leaf, 0.0)
+
+
+def test_natural_gradient_leaves_model_parameters_alone():
+    problem, parameters, batch = setting()
+    transformation = scale_by_natural_gradient(problem, damping=0.1)
+    gradient = jax.tree.map(jnp.ones_like, parameters)
+    updates, _ = transformation.update(
+        gradient,
+        transformation.init(parameters),
+        parameters,
+        batch=batch,
+        rng_key=jax.random.key(0),
+    )
+    jax.tree.map(np.testing.assert_array_equal, updates.model, gradient.model)
+    assert not np.allclose(updates.variational["bias"], 1.0)
+
+
+def test_vpng_is_the_damped_solve():
+    problem, parameters, batch = setting()
+    key = jax.random.key(4)
+    transformation = scale_by_vpng(problem, metric=FEW, curvature=Dense(), damping=0.2)
+    gradient = jax.tree.map(lambda leaf: jnp.cos(leaf), parameters)
+    updates, _ = transformation.update(
+        gradient, transformation.init(parameters), parameters, batch=batch, rng_key=key
+    )
+    fisher = FEW.operator(problem, parameters, batch, jax.random.split(key)[0]).to_dense()
+    flat = lambda tree: np.asarray(jax.flatten_util.ravel_pytree(tree)[0], np.float64)
+    wanted = np.linalg.solve(fisher + 0.2 * np.eye(len(fisher)), flat(gradient))
+    np.testing.assert_allclose(flat(updates), wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    [
+        ("problem", lambda p: scale_by_vpng("model")),
+        ("metric", lambda p: scale_by_vpng(p, metric="fisher")),
+        ("curvature", lambda p: scale_by_vpng(p, curvature="dense")),
+        ("damping", lambda p: scale_by_vpng(p, damping=-1.0)),
+        ("damping", lambda p: scale_by_natural_gradient(p, damping=float("nan"))),
+        ("damping", lambda p: scale_by_hessian_free(p, damping=-1.0)),
+        ("max_steps", lambda p: scale_by_hessian_free(p, max_steps=0)),
+        ("params", lambda p: scale_by_vpng(p).init({"a": jnp.ones(2)})),
+    ],
+)
+def test_bad_arguments(argument, make):
+    problem, _, _ = setting()
+    with pytest.raises(InputError, match=rf"^{argument}: expected .*, got "):
+        make(problem)
+
+
+CHAINS = {
+    "adam": lambda d: optax.chain(d, optax.scale_by_adam(), optax.scale(-0.1)),
+    "rms": lambda d: optax.chain(d, optax.scale_by_rms(), optax.scale(-0.05)),
+    "clip": lambda d: optax.chain(optax.clip_by_global_norm(1.0), d, optax.scale(-0.05)),
+    "schedule": lambda d: optax.chain(
+        d, optax.scale_by_learning_rate(optax.exponential_decay(0.1, 30, 0.5))
+    ),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    "name", ["vpng, dense", "natural gradient, auto", "hessian free, Gauss-Newton"]
+)
+def test_chains_with_optax_and_lowers_the_loss(name, chain):
+    problem, parameters, batch = setting()
+    optimizer = CHAINS[chain](TRANSFORMATIONS[name](problem))
+
+    @jax.jit
+    def run(parameters):
+        def step(carry, key):
+            parameters, state = carry
+            _, gradient = OBJECTIVE.estimate_and_gradient(key, problem, parameters, batch)
+            updates, state = optimizer.update(gradient, state, parameters, batch=batch, rng_key=key)
+            return (optax.apply_updates(parameters, updates), state), None
+
+        keys = jax.random.split(jax.random.key(0), 60)
+        (end, _), _ = jax.lax.scan(step, (parameters, optimizer.init(parameters)), keys)
+        loss = lambda p: ELBO(200).estimate(jax.random.key(9), problem, p, batch)
+        return loss(parameters), loss(end)
+
+    before, after = run(parameters)
+    margin = 3 * float(before.standard_error + after.standard_error)
+    assert float(after.loss) < float(before.loss) - margin
