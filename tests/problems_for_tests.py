@@ -155,7 +155,7 @@ class SwitchGlobal(Problem):
 
 
 class SwitchLocal(Problem):
-    """z_i ~ Bernoulli(1/2) each, x_i ~ N(theta_0 + theta_1 z_i, 1), q(z_i) = Bernoulli(a + b x_i)."""
+    """z_i ~ Bernoulli(1/2), x_i ~ N(theta_0 + theta_1 z_i, 1), q(z_i) = Bernoulli(a + b x_i)."""
 
     num_data: int
     local: bool = True

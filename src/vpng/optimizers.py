@@ -2,13 +2,22 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from vpng.checks import learning_rate as check_learning_rate
+from vpng.fisher import Predictive, Probed
+from vpng.kronecker import discover, in_eigenbasis
 from vpng.objective import Schedule
-from vpng.problem import Problem
-from vpng.transform import scale_by_hessian_free, scale_by_natural_gradient, scale_by_vpng
+from vpng.problem import Parameters, Problem
+from vpng.transform import (
+    iterate_average,
+    scale_by_hessian_free,
+    scale_by_natural_gradient,
+    scale_by_vpng,
+)
 
 LearningRate = float | Float[Array, ""] | Schedule
 
@@ -77,6 +86,50 @@ def hessian_free(
         **options: of `scale_by_hessian_free`.
     """
     return _chain(scale_by_hessian_free(problem, **options), rule, learning_rate)
+
+
+def network_vpng(
+    problem: Problem,
+    params: Parameters,
+    data: PyTree,
+    learning_rate: LearningRate | None = None,
+    *,
+    batch_size: int = 256,
+    calibration_size: int = 10_000,
+    **options: Any,
+) -> optax.GradientTransformationExtraArgs:
+    """The recommended optimizer for networks, such as autoencoders: no tuning needed.
+
+    Nesterov Adam in the eigenbasis of the predictive Fisher's Kronecker factors, a step that decays
+    like 1 / sqrt(1 + t / 400), and an average of the iterates; read the average out with
+    `fit(..., readout=vpng.training.iterate_averaged)`. The parts are `vpng.kronecker.discover`,
+    `vpng.kronecker.in_eigenbasis` and `vpng.transform.iterate_average`.
+
+    Args:
+        problem: the problem whose loss is minimised.
+        params: its parameters, to find the layers.
+        data: its data; some of them calibrate the layers that they feed.
+        learning_rate: a number or a schedule; 0.008 with the decay above if left out.
+        batch_size: of the run: the noise of its gradient sets Adam's denominator.
+        calibration_size: most data used for the calibration.
+        **options: of `in_eigenbasis`.
+    """
+    some = jax.tree.map(lambda leaf: jnp.asarray(leaf[:calibration_size]), data)
+    few = jax.tree.map(lambda leaf: leaf[: min(batch_size, 8)], some)
+    metric = Predictive(Probed(1), num_particles=1)
+    # sqrt(v + epsilon / B): gradients of a batch of B have variances of the order F / B.
+    adam = optax.scale_by_adam(b1=0.9, b2=0.98, eps=0.0, eps_root=1e-3 / batch_size, nesterov=True)
+    direction = in_eigenbasis(
+        problem,
+        discover(problem, params, few, metric),
+        adam,
+        calibration=some,
+        parameters=params,
+        **options,
+    )
+    if learning_rate is None:
+        learning_rate = lambda step: 0.008 / jnp.sqrt(1.0 + step / 400.0)
+    return iterate_average(_chain(direction, optax.identity(), learning_rate))
 
 
 def _chain(

@@ -55,7 +55,7 @@ def test_the_mean_over_all_minibatches_is_the_whole(kind, size):
     compute = quantities(problem)
     whole = compute(parameters, data)
     parts = [
-        compute(parameters, jax.tree.map(lambda leaf: leaf[np.array(chosen)], data))
+        compute(parameters, jax.tree.map(lambda leaf, c=chosen: leaf[np.array(c)], data))
         for chosen in combinations(range(4), size)
     ]
     for index, wanted in enumerate(whole):

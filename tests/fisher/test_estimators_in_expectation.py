@@ -1,10 +1,10 @@
 """`Sampled` and `Probed`, pooled over particles or not, have `Exact` as their mean.
 
-Tolerance. With one key every estimator draws the same eps, so the difference D = F_estimated - F_exact
-has mean zero exactly. From N independent keys the mean of D has a standard error that the same
-draws estimate. An entry further than 5 standard errors from zero would come by chance once in
-1.7 million entries; there are about 3,000 here. A bias of the size of that tolerance would be a few
-percent of the matrix, which the second assertion makes sure of.
+Tolerance. With one key every estimator draws the same eps, so the difference D of the estimated
+and the exact matrix has mean zero exactly. From N independent keys the mean of D has a standard
+error that the same draws estimate. An entry further than 5 standard errors from zero would come by
+chance once in 1.7 million entries; there are about 3,000 here. That the tolerance is small beside
+the matrix, so that a bias would be seen, is the second assertion.
 """
 
 import jax

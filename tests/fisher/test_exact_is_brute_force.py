@@ -66,7 +66,7 @@ def test_predictive_fisher(kind, family, seed):
 
 @pytest.mark.parametrize("kind", ["local", "global"])
 def test_variational_fisher(kind):
-    """Gaussian q in (mean, log scale): diag(1 / s^2, 2) in its own parameters, weighted 1/B or 1/n."""
+    """Gaussian q in (mean, log scale): diag(1 / s^2, 2), weighted 1/B if local and 1/n if not."""
     problem, parameters, batch = random_problem(kind, "normal", seed=4, num_total=30)
     operator = Variational().operator(problem, parameters, batch, jax.random.key(0))
     flat, unravel = ravel_pytree(parameters)

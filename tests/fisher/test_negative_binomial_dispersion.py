@@ -12,7 +12,7 @@ GRID = [(m, r) for m in (1e-3, 0.1, 1.0, 30.0, 1e3) for r in (1e-2, 0.3, 1.0, 20
 
 
 def by_summation(mean: float, dispersion: float) -> float:
-    """sum_x p(x) score(x)^2, with score_r = psi(r + x) - psi(r) + log(r / (r + m)) + (m - x) / (r + m).
+    """sum_x p(x) score(x)^2, score = psi(r + x) - psi(r) + log(r / (r + m)) + (m - x) / (r + m).
 
     The sum stops where the tail holds less than 1e-15 of the probability. psi(r + x) - psi(r) is
     the partial sum of 1 / (r + j), which keeps it accurate.
@@ -37,7 +37,7 @@ def test_quadrature_equals_the_sum(mean, dispersion):
 
 @pytest.mark.parametrize(("mean", "dispersion"), GRID)
 def test_single_precision(mean, dispersion):
-    """Near the Poisson limit the information is a small difference of terms of size m / (r (r + m)).
+    """Near the Poisson limit it is a small difference of terms of size m / (r (r + m)).
 
     Rounding leaves an error of a few units of single precision relative to those terms.
     """

@@ -1,4 +1,4 @@
-"""Independent, expanded, masked and transformed distributions carry the Fisher of what they wrap."""
+"""Independent, expanded, masked, transformed distributions have the Fisher of what they wrap."""
 
 import jax
 import jax.numpy as jnp

@@ -27,7 +27,7 @@ def toy(num_data=6):
 def test_loss_of_the_toy_is_the_analytic_elbo():
     problem, parameters, data, covariance = toy()
     estimate = ELBO(20_000).estimate(jax.random.key(0), problem, parameters, data)
-    # E_q log N(x | mu, Sigma) = log N(x | lambda, Sigma) - sigma^2 tr(Sigma^-1) / 2, by SciPy's density.
+    # E_q log N(x | mu, Sigma) = log N(x | lambda, Sigma) - sigma^2 tr(Sigma^-1) / 2, by SciPy.
     from scipy.stats import multivariate_normal
 
     mean = np.asarray(parameters.variational)
@@ -41,7 +41,7 @@ def test_loss_of_the_toy_is_the_analytic_elbo():
 
 
 def test_gradient_of_the_toy_is_the_papers():
-    """Eq. (toy-gradient): grad L = -lambda + Sigma^-1 (sum x - n lambda), here negated and over n."""
+    """Eq. (toy-gradient): grad L = -lambda + Sigma^-1 (sum x - n lambda), negated and over n."""
     problem, parameters, data, covariance = toy()
     mean = parameters.variational
     wanted = mean - jnp.linalg.solve(covariance, jnp.sum(data - mean, axis=0))

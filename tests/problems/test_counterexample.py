@@ -1,4 +1,4 @@
-"""Section 3.2: a matrix that is not positive semidefinite, and F_r, which is, for the same model."""
+"""Section 3.2: a matrix that is not positive semidefinite, and F_r of the same model, which is."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,8 @@ def test_monte_carlo_gives_the_papers_matrix(theta, lam):
     """And lambda does not enter, as the footnote says.
 
     100,000 draws: the largest entry's terms have a standard deviation below 30 (products of four
-    Gaussian variables of scale at most 1.7), so 5 standard errors are below 0.5; for theta < 1 far less.
+    Gaussian variables of scale at most 1.7), so 5 standard errors are below 0.5; for theta < 1 far
+    less.
     """
     problem = LinearLatent(num_data=1, scale=0.7)
     joint = draw_joint(jax.random.key(0), jnp.asarray(theta), 100_000)

@@ -85,7 +85,7 @@ def test_a_run_can_go_on_where_it_stopped():
 
 
 def test_it_finds_the_optimum_of_the_toy():
-    """VPNG with the damping near zero: one Newton step for lambda up to noise; 30 of 0.3 then average."""
+    """VPNG with the damping near zero: steps of 0.3 Newton steps, up to noise."""
     covariance = jnp.array([[1.0, 0.9], [0.9, 1.0]])
     data = jnp.asarray(np.random.default_rng(1).normal(size=(20, 2)) + 1.0, jnp.float32)
     problem = GaussianMean.create(covariance, 20, scale=0.05)

@@ -31,7 +31,8 @@ def setting():
 def block_solve(problem, parameters, batch, gradient, kept, damping):
     """(F_kept + mu I)^-1 g_kept from the full matrix, by NumPy."""
     key = jax.random.split(jax.random.key(KEY))[0]
-    fisher = np.asarray(METRIC.operator(problem, parameters, batch, key).to_dense(), np.float64)
+    dense = jax.jit(lambda p: METRIC.operator(problem, p, batch, key).to_dense())
+    fisher = np.asarray(dense(parameters), np.float64)
     flat = lambda tree: np.asarray(jax.flatten_util.ravel_pytree(tree)[0], np.float64)
     index = np.flatnonzero(flat(kept))
     block = fisher[np.ix_(index, index)] + damping * np.eye(len(index))
@@ -124,13 +125,15 @@ def test_inject_hyperparams(make):
     )
     first, state = update(gradient, state, parameters)
     reference = make(problem, damping=0.1)
-    wanted, _ = reference.update(
-        gradient, reference.init(parameters), parameters, batch=batch, rng_key=jax.random.key(KEY)
-    )
+    wanted, _ = jax.jit(
+        lambda g, p: reference.update(
+            g, reference.init(p), p, batch=batch, rng_key=jax.random.key(KEY)
+        )
+    )(gradient, parameters)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), first, wanted)
     state.hyperparams["damping"] = jnp.float32(1e4)
     second, _ = update(gradient, state, parameters)
-    size = lambda tree: float(optax.global_norm(tree.variational))
+    size = lambda tree: float(optax.tree.norm(tree.variational))
     assert size(second) < 0.01 * size(first)
 
 
@@ -144,4 +147,4 @@ def test_a_damping_schedule_is_followed():
     )
     first, state = update(gradient, state, parameters)
     second, _ = update(gradient, state, parameters)
-    assert float(optax.global_norm(second)) < 0.01 * float(optax.global_norm(first))
+    assert float(optax.tree.norm(second)) < 0.01 * float(optax.tree.norm(first))

@@ -59,7 +59,9 @@ def _diagonal(roots: Callable[[dist.Distribution], dict[str, Array]]) -> Whiten:
     """
 
     def rule(at: dist.Distribution, of: dist.Distribution) -> Array:
-        return _stack([root * getattr(of, name) for name, root in roots(at).items()], at.batch_shape)
+        return _stack(
+            [root * getattr(of, name) for name, root in roots(at).items()], at.batch_shape
+        )
 
     return rule
 

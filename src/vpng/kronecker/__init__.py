@@ -8,6 +8,16 @@ from vpng.kronecker.averages import Averages
 from vpng.kronecker.base import AbstractKronecker, KroneckerState
 from vpng.kronecker.block_diagonal import Kronecker
 from vpng.kronecker.discover import discover
+from vpng.kronecker.eigenbasis import (
+    AbstractSides,
+    AbstractSource,
+    EigenbasisState,
+    FisherFactors,
+    GradientFactors,
+    Inputs,
+    InputsAndOutputs,
+    in_eigenbasis,
+)
 from vpng.kronecker.factor_damping import AbstractFactorDamping, FactoredTikhonov, PerFactor
 from vpng.kronecker.matrices import AbstractRank, FullRank, LogarithmicRank
 from vpng.kronecker.statistics import Factors, Statistics, statistics, zero_statistics
@@ -18,10 +28,17 @@ __all__ = [
     "AbstractFactorDamping",
     "AbstractKronecker",
     "AbstractRank",
+    "AbstractSides",
+    "AbstractSource",
     "Averages",
+    "EigenbasisState",
     "FactoredTikhonov",
     "Factors",
+    "FisherFactors",
     "FullRank",
+    "GradientFactors",
+    "Inputs",
+    "InputsAndOutputs",
     "Kronecker",
     "KroneckerState",
     "KroneckerTridiagonal",
@@ -32,6 +49,7 @@ __all__ = [
     "Statistics",
     "Structure",
     "discover",
+    "in_eigenbasis",
     "statistics",
     "zero_statistics",
 ]

@@ -14,6 +14,7 @@ from vpng.problems.logistic_regression import Labelled, LogisticRegression, Mean
 from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Network, mlp
 from vpng.problems.vae import (
     VariationalAutoencoder,
+    calibrated,
     decode,
     mlp_vae,
     paper_vae,
@@ -37,6 +38,7 @@ __all__ = [
     "NormalLikelihood",
     "PoissonLikelihood",
     "VariationalAutoencoder",
+    "calibrated",
     "decode",
     "from_equinox",
     "from_linen",

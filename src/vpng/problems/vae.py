@@ -15,7 +15,7 @@ from vpng.checks import positive_integer
 from vpng.errors import InputError, expected
 from vpng.problem import Parameters, Problem
 from vpng.problems.likelihoods import AbstractLikelihood, BernoulliLikelihood, pair
-from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Network, mlp, mlp_apply
+from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Layer, Network, mlp, mlp_apply
 
 Apply = Callable[[PyTree, Array], PyTree]
 
@@ -181,6 +181,32 @@ def mlp_vae(
 def paper_vae(rng_key: PRNGKeyArray, data: Num[Array, "n ..."]) -> Setup:
     """Section 5.2 for binary images: 784-200-200-(2 x 100) and 100-200-200-784 units."""
     return mlp_vae(rng_key, data, latent_dim=100, initialiser=TRUNCATED_NORMAL)
+
+
+def calibrated(setup: Setup, *, gain: float = 2.0, log_scale: float = -1.0) -> Parameters:
+    """Initial parameters that fit the data's margins, for two perceptrons and binary data.
+
+    The decoder's last bias becomes the log-odds of every pixel, so that training starts at the
+    independent model instead of at noise; the encoder's means are `gain` times larger and its
+    standard deviations start at exp(log_scale), so that the latents carry a signal at once.
+
+    Args:
+        setup: from `mlp_vae` with a Bernoulli likelihood.
+        gain: of the encoder's means.
+        log_scale: the first log-scale of q.
+    """
+    if not isinstance(setup.problem.observation, BernoulliLikelihood):
+        raise expected("setup", "a Bernoulli likelihood", type(setup.problem.observation).__name__)
+    *inner, head = setup.parameters.variational
+    *outer, last = setup.parameters.model
+    if not isinstance(head, Layer) or not isinstance(last, Layer):
+        raise expected("setup", "perceptrons as made by mlp_vae", type(head).__name__)
+    size = setup.problem.latent_dim
+    head = Layer(head.kernel.at[:, :size].multiply(gain), head.bias.at[size:].set(log_scale))
+    mean = jnp.mean(setup.data, axis=0).reshape(-1)
+    odds = jnp.log((mean + 0.01) / (1.01 - mean)).astype(last.bias.dtype)
+    last = last._replace(bias=odds)
+    return Parameters((*inner, head), (*outer, last))
 
 
 def decode(

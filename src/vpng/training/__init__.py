@@ -3,7 +3,7 @@
 from vpng.training.data import AbstractData, Batches, InMemory
 from vpng.training.fit import fit
 from vpng.training.history import History, Record
-from vpng.training.loop import FitResult, Loop, StopReason
+from vpng.training.loop import FitResult, Loop, StopReason, current, iterate_averaged
 from vpng.training.step import StepInfo, TrainState, init_state, make_step
 
 __all__ = [
@@ -17,7 +17,9 @@ __all__ = [
     "StepInfo",
     "StopReason",
     "TrainState",
+    "current",
     "fit",
     "init_state",
+    "iterate_averaged",
     "make_step",
 ]

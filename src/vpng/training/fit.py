@@ -8,7 +8,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem
 from vpng.training.data import AbstractData
-from vpng.training.loop import Callback, FitResult, Loop, Metric
+from vpng.training.loop import Callback, FitResult, Loop, Metric, Readout, current
 from vpng.training.step import TrainState
 
 
@@ -28,6 +28,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     init_from: TrainState | None = None,
+    readout: Readout = current,
 ) -> FitResult:
     """Minimise the loss of `problem` on `data`.
 
@@ -49,6 +50,8 @@ def fit(
         callbacks: functions (record, state) -> True to stop.
         progress: whether to show a progress bar.
         init_from: a state to go on from, instead of `params`.
+        readout: which parameters of a state are measured and returned: `current`, or
+            `iterate_averaged`.
 
     Returns:
         The final parameters and state, the history and the reason for stopping.
@@ -65,6 +68,7 @@ def fit(
         batch_size=batch_size,
         record_every=record_every,
         metrics=metrics,
+        readout=readout,
     )
     state = loop.init(params, rng_key) if init_from is None else init_from
     return loop.run(

@@ -20,11 +20,24 @@ from vpng.training.data import AbstractData, Batches, as_data
 from vpng.training.history import History, Record
 from vpng.training.progress import progress_bar
 from vpng.training.step import StepInfo, TrainState, init_state, make_step
+from vpng.transform.iterate_average import averaged
 
 Metric = Callable[[Parameters, PRNGKeyArray], Array]
 Callback = Callable[[Record, TrainState], bool | None]
 
+Readout = Callable[[TrainState], Parameters]
+
 MAX_REJECTED_CHUNKS = 3
+
+
+def current(state: TrainState) -> Parameters:
+    """The current parameters."""
+    return state.params
+
+
+def iterate_averaged(state: TrainState) -> Parameters:
+    """The average of the iterates, for an optimizer with `vpng.transform.iterate_average`."""
+    return averaged(state.optimizer)
 
 
 class StopReason(Enum):
@@ -43,7 +56,7 @@ class FitResult(NamedTuple):
     """A finished run.
 
     Attributes:
-        params: the final parameters.
+        params: the final parameters, as read out.
         state: the final state, from which a run can go on.
         history: the records of the run.
         stop_reason: why it ended.
@@ -74,6 +87,7 @@ class Loop:
         batch_size: int | None = None,
         record_every: int = 100,
         metrics: Mapping[str, Metric] | None = None,
+        readout: Readout = current,
     ) -> None:
         """Check and compile; the arguments are those of `fit`.
 
@@ -90,7 +104,8 @@ class Loop:
         step = make_step(problem, optimizer, objective, self._batches)
         state = self.init(params, jax.random.key(0))
         self._chunk = _compile_chunk(step, record_every, state, self._data)
-        self._measure = _compile_metrics(metrics or {}, state)
+        self._readout = jax.jit(readout)
+        self._measure = _compile_metrics(metrics or {}, state, readout)
 
     def init(self, params: Parameters, rng_key: PRNGKeyArray) -> TrainState:
         """The state before the first step."""
@@ -140,7 +155,7 @@ class Loop:
                     continue
                 break
         _warn_of_rejections(history, reason)
-        return FitResult(state.params, state, history, reason)
+        return FitResult(self._readout(state), state, history, reason)
 
 
 def _warn_of_rejections(history: History, reason: StopReason) -> None:
@@ -175,7 +190,7 @@ def _compile_chunk(
 
 
 def _compile_metrics(
-    metrics: Mapping[str, Metric], state: TrainState
+    metrics: Mapping[str, Metric], state: TrainState, readout: Readout
 ) -> Callable[[TrainState], dict[str, float]]:
     if not metrics:
         return lambda state: {}
@@ -183,7 +198,8 @@ def _compile_metrics(
     def evaluate(state: TrainState) -> dict[str, Array]:
         # Apart from the keys of the steps, and the same at every record: common random numbers.
         key = jax.random.fold_in(state.rng_key, 2**32 - 1)
-        return {name: metric(state.params, key) for name, metric in metrics.items()}
+        params = readout(state)
+        return {name: metric(params, key) for name, metric in metrics.items()}
 
     compiled = jax.jit(evaluate).lower(state).compile()
     return lambda state: {name: float(value) for name, value in compiled(state).items()}

@@ -7,6 +7,7 @@ from vpng.transform.hessian_free import (
     HessianFreeState,
     scale_by_hessian_free,
 )
+from vpng.transform.iterate_average import IterateAverageState, averaged, iterate_average
 from vpng.transform.precondition import (
     PreconditionState,
     precondition,
@@ -19,7 +20,10 @@ __all__ = [
     "GaussNewton",
     "Hessian",
     "HessianFreeState",
+    "IterateAverageState",
     "PreconditionState",
+    "averaged",
+    "iterate_average",
     "precondition",
     "scale_by_hessian_free",
     "scale_by_natural_gradient",

@@ -1,0 +1,134 @@
+"""Rules in the eigenbasis of the factors: the mathematics of turning, and use in training."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from vpng import ELBO, InputError, Predictive, Probed, optimizers
+from vpng.kronecker import GradientFactors, InputsAndOutputs, discover, in_eigenbasis
+from vpng.kronecker.eigenbasis import Basis, _turned, leading_eigenvectors
+from vpng.problems import mlp_vae
+from vpng.training import fit, iterate_averaged
+
+METRIC = Predictive(Probed(1), num_particles=1)
+
+
+@pytest.fixture(scope="module")
+def setup():
+    data = (jax.random.uniform(jax.random.key(0), (64, 12)) < 0.3).astype(jnp.float32)
+    return mlp_vae(jax.random.key(1), data, latent_dim=3, hidden=(8,))
+
+
+@pytest.fixture(scope="module")
+def structure(setup):
+    return discover(setup.problem, setup.parameters, setup.data[:4], METRIC)
+
+
+def orthogonal(key, size):
+    return jnp.linalg.qr(jax.random.normal(jax.random.key(key), (size, size)))[0]
+
+
+def gradient_of(setup, seed):
+    key = jax.random.key(seed)
+    return ELBO(2).estimate_and_gradient(key, setup.problem, setup.parameters, setup.data)[1]
+
+
+def test_a_linear_rule_does_not_see_the_basis(setup, structure):
+    """With no truncation Q (rule) Q^T is the identity for a rule that commutes with rotations."""
+    transform = in_eigenbasis(setup.problem, structure, optax.scale(2.0), statistics_period=1)
+    state = transform.init(setup.parameters)
+    gradient = gradient_of(setup, 0)
+    for step in range(3):
+        updates, state = transform.update(
+            gradient, state, setup.parameters, batch=setup.data, rng_key=jax.random.key(step)
+        )
+        for got, want in zip(jax.tree.leaves(updates), jax.tree.leaves(gradient), strict=True):
+            np.testing.assert_allclose(got, 2.0 * want, atol=2e-5)
+
+
+def test_momentum_turns_with_the_basis(setup, structure):
+    """A trace commutes with rotations only if its memory is turned whenever the basis is."""
+    turning = in_eigenbasis(
+        setup.problem, structure, optax.trace(0.9), statistics_period=1, patience=0.0
+    )
+    plain = optax.trace(0.9)
+    state, plain_state = turning.init(setup.parameters), plain.init(setup.parameters)
+    for step in range(4):
+        gradient = gradient_of(setup, step)
+        updates, state = turning.update(
+            gradient, state, setup.parameters, batch=setup.data, rng_key=jax.random.key(step)
+        )
+        expected, plain_state = plain.update(gradient, plain_state)
+        for got, want in zip(jax.tree.leaves(updates), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+def test_second_moments_turn_with_the_squares():
+    """For independent coordinates, var((R x)_i) = sum_j R_ij^2 var(x_j)."""
+    old, new = orthogonal(0, 5), orthogonal(1, 5)
+    out_old, out_new = orthogonal(2, 4), orthogonal(3, 4)
+    moments = jax.random.uniform(jax.random.key(4), (5, 4))
+    state = optax.ScaleByAdamState(jnp.zeros((), jnp.int32), {"w": moments}, {"w": moments})
+    turned = _turned((state,), {"w": Basis(old, out_old)}, {"w": Basis(new, out_new)})[0]
+    rotation, out_rotation = new.T @ old, out_old.T @ out_new
+    np.testing.assert_allclose(turned.mu["w"], rotation @ moments @ out_rotation, rtol=1e-4)
+    squares = rotation**2 @ moments @ out_rotation**2
+    np.testing.assert_allclose(turned.nu["w"], squares, rtol=1e-4)
+    np.testing.assert_allclose(turned.nu["w"].sum(), moments.sum(), rtol=1e-5)
+
+
+def test_leading_eigenvectors_are_ordered_and_orthonormal():
+    root = jax.random.normal(jax.random.key(0), (6, 6))
+    vectors = leading_eigenvectors(root @ root.T, 4)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(4), atol=1e-5)
+    sizes = jnp.linalg.norm(root.T @ vectors, axis=0)
+    assert (np.diff(sizes) < 0).all()
+
+
+def test_calibrated_inputs_span_the_data(setup, structure):
+    """The frozen basis of the first layer is that of E[(x, 1) (x, 1)^T] over the data."""
+    transform = in_eigenbasis(
+        setup.problem,
+        structure,
+        optax.identity(),
+        calibration=setup.data,
+        parameters=setup.parameters,
+        max_rank=5,
+    )
+    first = structure.layers[0]
+    basis = transform.init(setup.parameters).bases[first.weight].inputs
+    homogeneous = jnp.concatenate([setup.data, jnp.ones((64, 1))], axis=1)
+    moment = homogeneous.T @ homogeneous / 64
+    assert basis.shape == (13, 5)
+    reference = leading_eigenvectors(moment, 5)
+    np.testing.assert_allclose(basis @ basis.T, reference @ reference.T, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"sides": InputsAndOutputs()}, {"source": GradientFactors()}]
+)
+def test_training_lowers_the_loss(setup, options):
+    optimizer = optimizers.network_vpng(
+        setup.problem, setup.parameters, setup.data, batch_size=32, **options
+    )
+    result = fit(
+        *setup[:3],
+        optimizer,
+        120,
+        jax.random.key(0),
+        objective=ELBO(1),
+        batch_size=32,
+        record_every=40,
+        progress=False,
+        readout=iterate_averaged,
+    )
+    losses = result.history.column("loss")
+    assert losses[-1] < losses[0] - 0.2
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(result.params))
+
+
+def test_calibration_needs_parameters(setup, structure):
+    with pytest.raises(InputError, match="parameters"):
+        in_eigenbasis(setup.problem, structure, optax.identity(), calibration=setup.data)
