@@ -239,7 +239,6 @@ def main() -> None:
     parser.add_argument("--pilot-seconds", type=float, default=10.0)
     parser.add_argument("--adam-seconds", type=float, default=75.0)
     parser.add_argument("--our-seconds", type=float, default=30.0)
-    parser.add_argument("--finalists", type=int, default=4)
     parser.add_argument("--no-peers", action="store_true")
     options = parser.parse_args()
     bench = Bench()
@@ -253,8 +252,13 @@ def main() -> None:
         which: sorted(grid, key=lambda point: -pilots[point].best(which))
         for which in ("raw", "averaged")
     }
-    half = max(1, options.finalists // 2)
-    finalists = list(dict.fromkeys(ranked["raw"][:half] + ranked["averaged"][:half]))
+    # The best of every batch size goes on: small batches lead early and fall behind later.
+    leaders = [
+        next(point for point in ranked[which] if point[0] == batch_size)
+        for batch_size in BATCHES
+        for which in ranked
+    ]
+    finalists = list(dict.fromkeys(leaders))
     say(f"finalists: {[pilots[point].name for point in finalists]}")
 
     groups = {

@@ -100,7 +100,8 @@ class LevenbergMarquardt(AbstractDamping):
 
     When a step d has been taken, whatever rule made it out of the direction, the loss before and
     after it is evaluated on the current batch with common random numbers, and compared with what
-    the quadratic model g.d + d.F d / 2 around the old point promised on the same batch:
+    the quadratic model g.d + d.F d / 2 promised on the same batch, with g at the old point and F
+    at the new one, which is at hand:
     a ratio below `low` raises mu by `factor`, one above `high` lowers it by `factor`.
 
     Attributes:

@@ -215,6 +215,6 @@ def _negative_log_likelihood(
     sites = problem.likelihood_sites(model, latent, batch)
     terms = [-site.scale * site.distribution.log_prob(site.value) for site in sites]
     if problem.local:
-        terms = [term.reshape(term.shape[0], -1).sum(axis=1) for term in terms]
+        terms = [jnp.reshape(term, (jnp.shape(term)[0], -1)).sum(axis=1) for term in terms]
         return sum(terms[1:], start=terms[0])
     return sum((jnp.sum(term) for term in terms[1:]), start=jnp.sum(terms[0]))

@@ -336,10 +336,11 @@ def race(runs: list[Run]) -> dict[str, Any]:
     entries = {}
     for method in dict.fromkeys(run.method for run in runs):
         mine = [run for run in runs if run.method == method]
-        times = [_first_time(run, target) for run in mine]
+        reached = [time for run in mine if (time := _first_time(run, target)) is not None]
+        mean = float(np.mean(reached)) if len(reached) == len(mine) else None
         entries[method] = {
-            "seconds_to_gradient_final": float(np.mean(times)) if None not in times else None,
-            "share_of_gradient_time": float(np.mean(times)) / budget if None not in times else None,
+            "seconds_to_gradient_final": mean,
+            "share_of_gradient_time": None if mean is None else mean / budget,
             "lead_in_nats": float(np.mean([r.curves["test_elbo"][-1] for r in mine])) - target,
         }
     return {"gradient_final_test_elbo": target, "methods": entries}

@@ -95,7 +95,7 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
     inverse_period: int = eqx.field(default=5, static=True)
     diagonal_outputs: bool = eqx.field(default=False, static=True)
 
-    couples: eqx.AbstractClassVar[bool]
+    couples: eqx.AbstractClassVar[bool]  # pyright: ignore[reportGeneralTypeIssues]
 
     def __check_init__(self) -> None:
         if self.decay is not None and not 0.0 <= self.decay < 1.0:

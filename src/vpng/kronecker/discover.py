@@ -173,11 +173,12 @@ class _Reader:
 
     def _is_bias(self, equation: Equation, known: list[_Leaf | _Output | None]) -> bool:
         """Whether a parameter is added, one entry for each feature, to nothing but an output."""
-        kinds = [type(fact) for fact in known]
-        if set(kinds) != {_Leaf, _Output}:
+        place = next((i for i, fact in enumerate(known) if isinstance(fact, _Output)), None)
+        if place is None or len(known) != 2:
             return False
-        place = kinds.index(_Output)
         output, leaf = known[place], known[1 - place]
+        if not isinstance(output, _Output) or not isinstance(leaf, _Leaf):
+            return False
         use = self.uses[output.position]
         fits = (
             use.bias is None

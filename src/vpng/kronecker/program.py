@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jaxtyping import Array, PyTree
 
 _CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
@@ -151,7 +151,10 @@ class _Builder:
 
 def _body(source: JaxprEqn) -> tuple[Jaxpr, list[Any]]:
     body = source.params.get("jaxpr", source.params.get("call_jaxpr"))
-    return (body, []) if isinstance(body, Jaxpr) else (body.jaxpr, body.consts)
+    if isinstance(body, ClosedJaxpr):
+        return body.jaxpr, body.consts
+    assert isinstance(body, Jaxpr)
+    return body, []
 
 
 def _is_inlined(source: JaxprEqn) -> bool:

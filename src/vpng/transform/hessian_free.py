@@ -62,7 +62,7 @@ class GaussNewton(AbstractProduct):
     """J^T H J, with H the Hessian of the loss in the parameters of the likelihood and of q.
 
     Positive semidefinite wherever the loss is convex in those, as for Bernoulli logits or Normal
-    means.
+    means. A prior with parameters of its own is held fixed.
     """
 
     def linearise(
