@@ -1,4 +1,17 @@
-"""What all tests share: float64 on demand, and reproducible property tests."""
+"""What all tests share: float64 on demand, quick compilation and reproducible property tests."""
+
+import os
+
+# Most of the time goes into compiling programs that run once: compile them plainly, and leave the
+# cores to the workers. Read by XLA when the first array is made.
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_multi_thread_eigen=false",
+    ]
+)
 
 import jax
 import pytest
@@ -8,7 +21,7 @@ settings.register_profile(
     "vpng",
     deadline=None,
     derandomize=True,
-    max_examples=15,
+    max_examples=5,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("vpng")

@@ -36,7 +36,10 @@ def assert_figures(folder: Path, name: str) -> None:
 
 
 def test_toy_points_at_the_optimum(vpng, tmp_path):
-    code, out, _ = vpng("reproduce", "toy", "--out", str(tmp_path / "new" / "toy"), "--seeds", "2")
+    code, out, _ = vpng(
+        *("reproduce", "toy", "--out", str(tmp_path / "new" / "toy")),
+        *("--seeds", "2", "--iterations", "1500"),
+    )
     folder = tmp_path / "new" / "toy"
     results = load(folder)
     assert code == 0

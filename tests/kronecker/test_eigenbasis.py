@@ -1,5 +1,6 @@
 """Rules in the eigenbasis of the factors: the mathematics of turning, and use in training."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +31,7 @@ def orthogonal(key, size):
     return jnp.linalg.qr(jax.random.normal(jax.random.key(key), (size, size)))[0]
 
 
+@eqx.filter_jit
 def gradient_of(setup, seed):
     key = jax.random.key(seed)
     return ELBO(2).estimate_and_gradient(key, setup.problem, setup.parameters, setup.data)[1]
@@ -39,9 +41,10 @@ def test_a_linear_rule_does_not_see_the_basis(setup, structure):
     """With no truncation Q (rule) Q^T is the identity for a rule that commutes with rotations."""
     transform = in_eigenbasis(setup.problem, structure, optax.scale(2.0), statistics_period=1)
     state = transform.init(setup.parameters)
+    update = jax.jit(transform.update)
     gradient = gradient_of(setup, 0)
     for step in range(3):
-        updates, state = transform.update(
+        updates, state = update(
             gradient, state, setup.parameters, batch=setup.data, rng_key=jax.random.key(step)
         )
         for got, want in zip(jax.tree.leaves(updates), jax.tree.leaves(gradient), strict=True):
@@ -55,9 +58,10 @@ def test_momentum_turns_with_the_basis(setup, structure):
     )
     plain = optax.trace(0.9)
     state, plain_state = turning.init(setup.parameters), plain.init(setup.parameters)
+    update = jax.jit(turning.update)
     for step in range(4):
         gradient = gradient_of(setup, step)
-        updates, state = turning.update(
+        updates, state = update(
             gradient, state, setup.parameters, batch=setup.data, rng_key=jax.random.key(step)
         )
         expected, plain_state = plain.update(gradient, plain_state)

@@ -173,18 +173,20 @@ def _compile_chunk(
     state: TrainState,
     data: AbstractData,
 ) -> Callable[[TrainState, AbstractData, Array], tuple[TrainState, StepInfo]]:
+    _, shapes = jax.eval_shape(step, state, data)
+    empty = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
+
     def chunk(
         state: TrainState, data: AbstractData, last_step: Array
     ) -> tuple[TrainState, StepInfo]:
-        def body(state: TrainState, _: None) -> tuple[TrainState, StepInfo]:
-            # One program for every chunk: the last, shorter one idles through its rest.
-            _, shapes = jax.eval_shape(step, state, data)
-            idle = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-            return jax.lax.cond(
-                state.step < last_step, lambda s: step(s, data), lambda s: (s, idle), state
-            )
+        # One program for every chunk, the last and shorter one too: the number of steps is traced.
+        def body(position: Array, carry: tuple[TrainState, StepInfo]) -> tuple:
+            state, infos = carry
+            state, info = step(state, data)
+            return state, jax.tree.map(lambda all_, one: all_.at[position].set(one), infos, info)
 
-        return jax.lax.scan(body, state, length=length)
+        count = jnp.minimum(length, last_step - state.step)
+        return jax.lax.fori_loop(0, count, body, (state, empty))
 
     return jax.jit(chunk).lower(state, data, jnp.int32(0)).compile()
 
