@@ -27,8 +27,8 @@ def show(experiment: Experiment, results: Results) -> None:
     """Print the experiment's table."""
     heads, rows = experiment.table(results)
     table = Table(title=results.experiment, title_justify="left")
-    for position, head in enumerate(heads):
-        table.add_column(head, no_wrap=position < len(heads) - 1)
+    for head in heads:
+        table.add_column(head)
     for row in rows:
         table.add_row(*row)
     console.print(table)

@@ -17,6 +17,8 @@ from vpng.training import AbstractData, Batches, TrainState, init_state, make_st
 OptimizerOf = Callable[[PyTree], optax.GradientTransformation]
 Metric = Callable[[Parameters], Array]
 
+LANES_AT_A_TIME = 32
+
 
 class Sweep(NamedTuple):
     """The outcome for G grid points, S seeds and T records.
@@ -90,25 +92,39 @@ def sweep(
         mean_loss = total / jnp.maximum(record_every - rejected, 1)
         return state, {**values, "loss": mean_loss, "rejected": rejected}
 
-    over_lanes = lambda f: jax.vmap(jax.vmap(f, (None, 0, None)), (0, 0, None))
-    seeds = jnp.arange(num_seeds)
-    states = jax.jit(jax.vmap(jax.vmap(start, (None, 0)), (0, None)))(grid, seeds)
-    compiled = jax.jit(over_lanes(advance)).lower(grid, states, data).compile()
+    def advance_all(
+        grid: PyTree, states: TrainState, data: AbstractData
+    ) -> tuple[TrainState, dict]:
+        # A few lanes at a time, so that what a step touches stays in the caches.
+        return jax.lax.map(
+            lambda lane: advance(*lane, data), (grid, states), batch_size=LANES_AT_A_TIME
+        )
+
+    num_points = jax.tree.leaves(grid)[0].shape[0]
+    seeds = jnp.tile(jnp.arange(num_seeds), num_points)
+    lanes = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_seeds, axis=0), grid)
+    states = jax.jit(jax.vmap(start))(lanes, seeds)
+    compiled = jax.jit(advance_all).lower(lanes, states, data).compile()
 
     seconds, records, clock = 0.0, [], []
     for done in range(record_every, num_steps + 1, record_every):
         began = time.perf_counter()
-        states, values = jax.block_until_ready(compiled(grid, states, data))
+        states, values = jax.block_until_ready(compiled(lanes, states, data))
         seconds += time.perf_counter() - began
         records.append({name: np.asarray(value) for name, value in values.items()})
         clock.append(seconds)
         on_record(done)
         if max_seconds is not None and seconds >= max_seconds:
             break
-    curves = {name: np.stack([record[name] for record in records], axis=-1) for name in records[0]}
+    shape = (num_points, num_seeds)
+    curves = {
+        name: np.stack([record[name] for record in records], axis=-1).reshape(*shape, -1)
+        for name in records[0]
+    }
     rejected = curves.pop("rejected").sum(axis=-1)
     iterations = record_every * np.arange(1, len(records) + 1)
-    return Sweep(states.params, iterations, np.asarray(clock), curves, rejected)
+    params = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), states.params)
+    return Sweep(params, iterations, np.asarray(clock), curves, rejected)
 
 
 def area_under_curve(scores: Float[Array, " n"], labels: Float[Array, " n"]) -> Float[Array, ""]:

@@ -77,8 +77,8 @@ class Batches(eqx.Module):
         return 1 if self.batch_size is None else self.num_data // self.batch_size
 
     def init(self) -> Int[Array, " n"]:
-        """The order of the data before the first shuffle; empty if there are no batches."""
-        return jnp.arange(0 if self.batch_size is None else self.num_data, dtype=jnp.int32)
+        """The order of the data before the first shuffle; of no use if there are no batches."""
+        return jnp.arange(1 if self.batch_size is None else self.num_data, dtype=jnp.int32)
 
     def next(
         self,
