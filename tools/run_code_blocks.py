@@ -20,7 +20,11 @@ def main(paths: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "blocks.py"
             script.write_text("\n".join(blocks), encoding="utf-8")
-            code = subprocess.run([sys.executable, str(script)], cwd=folder, check=False).returncode
+            code = subprocess.run(
+                [sys.executable, "-W", "error::RuntimeWarning", str(script)],
+                cwd=folder,
+                check=False,
+            ).returncode
         failed += code != 0
         print(f"{'failed' if code else 'ok'}: {path}, {len(blocks)} blocks", flush=True)
     return 1 if failed else 0

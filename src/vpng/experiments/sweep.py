@@ -97,7 +97,9 @@ def sweep(
     ) -> tuple[TrainState, dict]:
         # A few lanes at a time, so that what a step touches stays in the caches.
         return jax.lax.map(
-            lambda lane: advance(*lane, data), (grid, states), batch_size=LANES_AT_A_TIME
+            lambda lane: advance(lane[0], lane[1], data),
+            (grid, states),
+            batch_size=LANES_AT_A_TIME,
         )
 
     num_points = jax.tree.leaves(grid)[0].shape[0]
