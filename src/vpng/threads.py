@@ -1,8 +1,8 @@
 """Keeps LAPACK from fighting XLA over the cores.
 
 JAX calls the LAPACK inside SciPy from XLA's own thread pool. The OpenBLAS behind it starts a second
-pool, and the two wait for each other: factorising a matrix of a few hundred rows becomes ten times
-slower on two cores. One thread for SciPy's library, while XLA keeps all of its own, cures that.
+pool, and the two wait for each other: factorising a matrix of a few hundred rows becomes many times
+slower. One thread for SciPy's library, while XLA keeps all of its own, cures that.
 NumPy has a library of its own, which is left alone.
 """
 
