@@ -10,6 +10,7 @@ from vpng.errors import InputError
 from vpng.experiments.methods import Method
 from vpng.experiments.registry import EXPERIMENTS
 from vpng.experiments.results import Run
+from vpng.experiments.session import Session
 from vpng.experiments.vae import VaeConfig, race, without_averages
 
 TINY = VaeConfig(
@@ -29,7 +30,7 @@ TINY = VaeConfig(
 
 @pytest.fixture(scope="module")
 def results():
-    return EXPERIMENTS["vae"].run(TINY, lambda _: None)
+    return EXPERIMENTS["vae"].run(TINY, Session())
 
 
 def test_every_method_has_a_summary_and_curves(results):

@@ -1,7 +1,7 @@
 """`vpng`: the paper from the command line."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,12 +21,26 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which experiment: toy, psd, logistic, vae or vae-no-ema.", metavar="NAME"
+            help="Which experiment: toy, psd, logistic, vae, vae-no-ema, or all of them.",
+            metavar="NAME",
         ),
     ],
     out: Annotated[
-        Path, typer.Option(help="Folder for results.json, table.md and the figures.", metavar="DIR")
+        Path, typer.Option(help="Folder for the results, tables and figures.", metavar="DIR")
     ],
+    preset: Annotated[
+        str, typer.Option(help="default, quick or paper: how large the runs are.", metavar="NAME")
+    ] = "default",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the runs that are in the folder.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings in a TOML file.", metavar="FILE")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="One setting, as often as you like.", metavar="KEY=VALUE"),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.", metavar="N")] = None,
     iterations: Annotated[
         int | None, typer.Option(help="Most steps of a run.", metavar="N")
@@ -47,11 +61,15 @@ def reproduce(
         str | None, typer.Option(help="For vae: digits or mnist.", metavar="NAME")
     ] = None,
 ) -> None:
-    """Reproduce one experiment of the paper: results as JSON, figures as PNG and SVG, a table."""
+    """Reproduce an experiment of the paper: results as JSON and CSV, figures, a table."""
+    from vpng.cli.reproduce import reproduce_all, reproduce_one
     from vpng.experiments.registry import EXPERIMENTS
+    from vpng.experiments.settings import Preset
 
-    if name not in EXPERIMENTS:
-        raise expected("NAME", f"one of {', '.join(EXPERIMENTS)}", repr(name))
+    if name not in (*EXPERIMENTS, "all"):
+        raise expected("NAME", f"one of {', '.join(EXPERIMENTS)}, all", repr(name))
+    if preset not in set(Preset):
+        raise expected("--preset", f"one of {', '.join(Preset)}", repr(preset))
     if iterations is not None and budget is not None:
         raise expected("--budget", "either --iterations or --budget", "both")
     given = {
@@ -61,8 +79,22 @@ def reproduce(
         "methods": methods,
         "data": data,
     }
-    settings = {option: value for option, value in given.items() if value is not None}
-    _run_and_store(name, _fitting(name, settings), out)
+    options = {option: value for option, value in given.items() if value is not None}
+    if name == "all":
+        if options or assignments:
+            listed = ", ".join([f"--{option}" for option in options] or ["--set"])
+            raise expected("all", "--preset, --config and --resume alone", listed)
+        reproduce_all(out, preset=Preset(preset), config=config, resume=resume)
+        return
+    reproduce_one(
+        name,
+        out,
+        options=options,
+        assignments=assignments or [],
+        preset=Preset(preset),
+        config=config,
+        resume=resume,
+    )
 
 
 @app.command()
@@ -72,48 +104,15 @@ def demo(
     ] = Path("vpng-demo"),
 ) -> None:
     """The toy and a short logistic regression: what the method does, in under a minute."""
-    _run_and_store("toy", {}, out / "toy")
-    quick = {
-        "seeds": 3,
-        "iterations": 1000,
-        "learning_rates": (0.1, 0.3, 1.0),
-        "dampings": (1e-2,),
-    }
-    _run_and_store("logistic", quick, out / "logistic")
+    from vpng.cli.reproduce import run_and_store
+    from vpng.experiments.logistic import LogisticConfig
+    from vpng.experiments.toy import ToyConfig
 
-
-def _fitting(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as the experiment takes them; an option that it lacks is refused."""
-    from vpng.experiments.methods import parse_methods
-    from vpng.experiments.registry import EXPERIMENTS
-
-    experiment = EXPERIMENTS[name]
-    for option in settings:
-        if option not in experiment.options:
-            listed = ", ".join(f"--{known}" for known in experiment.options)
-            raise expected(f"--{option}", f"for {name} one of {listed}", settings[option])
-    if "methods" in settings:
-        settings["methods"] = parse_methods(settings["methods"], experiment.methods)
-    if "budget" in settings:
-        # The time decides, not the number of steps.
-        settings["iterations"] = 10**9
-    return settings
-
-
-def _run_and_store(name: str, settings: dict[str, Any], out: Path) -> None:
-    from vpng.checks import output_folder
-    from vpng.cli.output import announcements, list_paths, show, store
-    from vpng.experiments.registry import EXPERIMENTS
-
-    experiment = EXPERIMENTS[name]
-    config = experiment.config(**settings)
-    folder = output_folder(out)
-    with announcements() as announce:
-        results = experiment.run(config, announce)
-        announce(f"{name}: drawing")
-        paths = store(experiment, results, folder)
-    show(experiment, results)
-    list_paths(paths)
+    run_and_store("toy", ToyConfig(), out / "toy")
+    quick = LogisticConfig(
+        seeds=3, iterations=1000, learning_rates=(0.1, 0.3, 1.0), dampings=(1e-2,)
+    )
+    run_and_store("logistic", quick, out / "logistic")
 
 
 def main() -> None:

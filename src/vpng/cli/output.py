@@ -1,52 +1,75 @@
-"""What the command line shows and writes."""
+"""What the command line shows."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Table as RichTable
 
-from vpng.experiments.registry import Announce, Experiment
-from vpng.experiments.results import Results, write_text
+from vpng.experiments.results import Table
+from vpng.experiments.session import Status, Watcher
 
 console = Console(highlight=False)
 
 
 @contextmanager
-def announcements() -> Iterator[Announce]:
-    """A live line that says what is running and for how long."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starting", total=None)
-        yield lambda text: progress.update(task, description=text)
+def live_status(experiment: str) -> Iterator[Watcher]:
+    """A live line: which run of how many, how it goes, how long it will take.
+
+    Where there is no terminal, a plain line for every finished run instead.
+    """
+    errors = Console(stderr=True, highlight=False)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20))
+    with Progress(*columns, TimeElapsedColumn(), console=errors, transient=True) as progress:
+        task = progress.add_task(experiment, total=1.0)
+        began = time.monotonic()
+        latest = ""
+
+        def watch(status: Status) -> None:
+            nonlocal latest
+            latest = status.detail or latest
+            line = status_line(experiment, status, latest)
+            if errors.is_terminal:
+                progress.update(task, description=line, completed=status.fraction)
+            elif status.finished:
+                errors.print(f"[{time.monotonic() - began:6.0f} s] {line}", markup=False)
+            if status.finished:
+                latest = ""
+
+        yield watch
 
 
-def show(experiment: Experiment, results: Results) -> None:
-    """Print the experiment's table."""
-    heads, rows = experiment.table(results)
-    table = Table(title=results.experiment, title_justify="left")
+def status_line(experiment: str, status: Status, detail: str) -> str:
+    """One line about where an experiment is."""
+    parts = [f"{experiment}: {status.title}"]
+    if status.position:
+        parts[0] = f"{experiment}, run {status.position} of {status.total}: {status.title}"
+    if detail:
+        parts.append(detail)
+    if status.seconds_left is not None:
+        parts.append(f"{duration(status.seconds_left)} left")
+    return "; ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, whichever reads best."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def show(title: str, table: Table) -> None:
+    """Print a table."""
+    heads, rows = table
+    shown = RichTable(title=title, title_justify="left")
     for head in heads:
-        table.add_column(head)
+        shown.add_column(head)
     for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-def markdown(experiment: Experiment, results: Results) -> str:
-    """The experiment's table as Markdown."""
-    heads, rows = experiment.table(results)
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def store(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
-    """Write results, table and figures; the results last, so that they vouch for the rest."""
-    paths = experiment.draw(results, folder)
-    paths.append(write_text(folder / "table.md", markdown(experiment, results)))
-    paths.append(write_text(folder / "results.json", results.to_json()))
-    return paths
+        shown.add_row(*row)
+    console.print(shown)
 
 
 def list_paths(paths: list[Path]) -> None:

@@ -1,15 +1,17 @@
 """The experiments by name."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vpng.experiments import logistic, psd, toy, vae
 from vpng.experiments.methods import Method
-from vpng.experiments.results import Results
+from vpng.experiments.results import Results, Table
+from vpng.experiments.session import Session
+from vpng.experiments.settings import Preset
 
-Announce = Callable[[str], None]
+Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -18,24 +20,41 @@ class Experiment:
 
     Attributes:
         config: makes its settings.
-        run: settings -> results.
+        run: settings, session -> results.
         table: results -> heads and rows.
         draw: results, folder -> the figures' files.
-        options: the settings that the command line can change.
+        options: the settings that have an option of their own on the command line.
         methods: the methods it knows; none if it compares no methods.
+        presets: the settings in which a preset differs from the defaults.
     """
 
     config: Callable[..., Any]
-    run: Callable[[Any, Announce], Results]
-    table: Callable[[Results], tuple[list[str], list[list[str]]]]
+    run: Callable[[Any, Session], Results]
+    table: Callable[[Results], Table]
     draw: Callable[[Results, Path], list[Path]]
     options: tuple[str, ...]
     methods: tuple[Method, ...] = ()
+    presets: Mapping[Preset, Settings] = field(default_factory=dict)
+
+    def settings(self, preset: Preset, given: Settings) -> dict[str, Any]:
+        """The settings of the preset, then those given; a time budget lifts the limit on steps."""
+        merged = {**self.presets.get(preset, {}), **given}
+        if given.get("budget") is not None and "iterations" not in given:
+            merged["iterations"] = 10**9
+        return merged
 
 
-def _autoencoder(config: Callable[..., vae.VaeConfig]) -> Experiment:
-    options = ("seeds", "iterations", "budget", "methods", "data")
-    return Experiment(config, vae.run, vae.table, vae.draw, options, vae.METHODS)
+def _autoencoder(config: Callable[..., vae.VaeConfig], quick: Settings) -> Experiment:
+    paper = {"data": vae.DataSet.MNIST, "budget": 1000.0, "pilot": 1.0}
+    return Experiment(
+        config,
+        vae.run,
+        vae.table,
+        vae.draw,
+        ("seeds", "iterations", "budget", "methods", "data"),
+        vae.METHODS,
+        {Preset.QUICK: quick, Preset.PAPER: paper},
+    )
 
 
 EXPERIMENTS = {
@@ -46,6 +65,7 @@ EXPERIMENTS = {
         toy.draw,
         ("seeds", "iterations", "methods"),
         toy.METHODS,
+        {Preset.QUICK: {"seeds": 3}},
     ),
     "psd": Experiment(psd.PsdConfig, psd.run, psd.table, psd.draw, ("seeds",)),
     "logistic": Experiment(
@@ -55,7 +75,20 @@ EXPERIMENTS = {
         logistic.draw,
         ("seeds", "iterations", "budget", "methods"),
         logistic.METHODS,
+        {Preset.QUICK: {"seeds": 5, "learning_rates": (0.3, 1.0, 3.0), "dampings": (3e-4, 1e-2)}},
     ),
-    "vae": _autoencoder(vae.VaeConfig),
-    "vae-no-ema": _autoencoder(vae.without_averages),
+    "vae": _autoencoder(
+        vae.VaeConfig,
+        {"budget": 8.0, "seeds": 3, "learning_rates": (0.003, 0.01), "pilot": 0.25},
+    ),
+    "vae-no-ema": _autoencoder(
+        vae.without_averages,
+        {
+            "budget": 8.0,
+            "seeds": 2,
+            "learning_rates": (0.003, 0.01),
+            "pilot": 0.25,
+            "methods": (Method.GRADIENT, Method.NATURAL_GRADIENT, Method.VPNG),
+        },
+    ),
 }

@@ -1,6 +1,8 @@
 """Results on disk: one documented JSON file per experiment, written whole or not at all."""
 
+import csv
 import hashlib
+import io
 import json
 import math
 import os
@@ -18,6 +20,15 @@ import numpy as np
 from jaxtyping import PyTree
 
 SCHEMA = "vpng.results/1"
+SCHEMA_VERSION = 1
+
+CSV_COLUMNS = (
+    *("experiment", "method", "seed", "learning_rate"),
+    *("record", "iteration", "seconds", "quantity", "value"),
+)
+
+Table = tuple[list[str], list[list[str]]]
+"""Heads and rows."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,23 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Headline:
+    """The one curve by which methods are judged.
+
+    Attributes:
+        metric: the name of the curve.
+        label: what it is called in figures and sentences.
+        higher_is_better: which way is ahead.
+        axes: the curves that it may be drawn against, the first by default.
+    """
+
+    metric: str
+    label: str
+    higher_is_better: bool = True
+    axes: tuple[str, ...] = ("iteration",)
+
+
+@dataclass(frozen=True)
 class Results:
     """What an experiment found.
 
@@ -52,6 +80,8 @@ class Results:
         summary: per method, the numbers that matter.
         extra: what else the experiment wants to keep, for instance the whole grid.
         artifacts: what only the figures need; not part of the file.
+        headline: the curve that methods are judged by; None if no methods are compared.
+        paper: what the paper says of its own runs, in sentences.
     """
 
     experiment: str
@@ -60,19 +90,52 @@ class Results:
     summary: dict[str, Any]
     extra: dict[str, Any] = field(default_factory=dict)
     artifacts: dict[str, Any] = field(default_factory=dict)
+    headline: Headline | None = None
+    paper: tuple[str, ...] = ()
 
-    def to_json(self) -> str:
-        """The file's text; numbers that are not finite become null."""
+    def to_json(self, table: Table | None = None) -> str:
+        """The file's text, with the printed table; numbers that are not finite become null."""
         document = {
             "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
             "experiment": self.experiment,
             "environment": environment(),
             "configuration": self.configuration,
             "runs": [asdict(run) for run in self.runs],
             "summary": self.summary,
+            "headline": None if self.headline is None else asdict(self.headline),
+            "paper": self.paper,
+            "table": None if table is None else {"heads": table[0], "rows": table[1]},
             **self.extra,
         }
-        return json.dumps(_plain(document), indent=1, allow_nan=False) + "\n"
+        return json.dumps(plain(document), indent=1, allow_nan=False) + "\n"
+
+    def to_csv(self) -> str:
+        """Every curve in long form: one line for each number.
+
+        A line has the record's iteration and seconds where the run has them, so that a curve can be
+        drawn against either without a join.
+        """
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for run in self.runs:
+            length = len(next(iter(run.curves.values()), []))
+            axes = [run.curves.get(axis, [""] * length) for axis in ("iteration", "seconds")]
+            for quantity, values in run.curves.items():
+                if quantity in ("iteration", "seconds"):
+                    continue
+                for record, (iteration, seconds, value) in enumerate(
+                    zip(*axes, values, strict=True)
+                ):
+                    shown = value if value is not None and math.isfinite(value) else ""
+                    writer.writerow(
+                        [
+                            *(self.experiment, run.method, run.seed, run.learning_rate),
+                            *(record, iteration, seconds, quantity, shown),
+                        ]
+                    )
+        return text.getvalue()
 
 
 def environment() -> dict[str, Any]:
@@ -126,15 +189,16 @@ def write_text(path: Path, text: str) -> Path:
     return write_atomically(path, lambda target: target.write_text(text, encoding="utf-8") and None)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """`value` in the terms of JSON; numbers that are not finite become None."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.ndarray | jax.Array):
-        return _plain(np.asarray(value).tolist())
+        return plain(np.asarray(value).tolist())
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value

@@ -51,7 +51,7 @@ def sweep(
     metrics: Mapping[str, Metric],
     objective: ELBO,
     max_seconds: float | None = None,
-    on_record: Callable[[int], None] = lambda _: None,
+    on_record: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> Sweep:
     """Run every grid point with every seed, all in step.
 
@@ -67,7 +67,7 @@ def sweep(
         metrics: functions of the parameters.
         objective: the loss.
         max_seconds: stop at the first record after so much time.
-        on_record: called with the number of steps done.
+        on_record: called with the part that is done and the ELBO of the best lane.
     """
     batches = Batches(len(data))
 
@@ -115,7 +115,9 @@ def sweep(
         seconds += time.perf_counter() - began
         records.append({name: np.asarray(value) for name, value in values.items()})
         clock.append(seconds)
-        on_record(done)
+        part = max(done / num_steps, seconds / (max_seconds or np.inf))
+        best = -float(np.nanmin(records[-1]["loss"], initial=np.inf))
+        on_record(part, f"{done} steps, best ELBO per datum {best:.4g}")
         if max_seconds is not None and seconds >= max_seconds:
             break
     shape = (num_points, num_seeds)

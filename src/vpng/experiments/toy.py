@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -13,7 +14,8 @@ from vpng.checks import finite_scalar, positive_integer
 from vpng.errors import expected
 from vpng.experiments.figures import COLOURS, DASHES, house_style, save
 from vpng.experiments.methods import Method
-from vpng.experiments.results import Results, Run, mean_and_std, params_sha256
+from vpng.experiments.results import Headline, Results, Run, mean_and_std, params_sha256
+from vpng.experiments.session import Session
 from vpng.fisher import Predictive, Variational
 from vpng.objective import ELBO
 from vpng.problem import Parameters
@@ -22,6 +24,12 @@ from vpng.transform import Hessian
 
 METHODS = (Method.GRADIENT, Method.NATURAL_GRADIENT, Method.VPNG, Method.HESSIAN_FREE)
 DEFAULT_METHODS = METHODS[:3]
+HEADLINE = Headline("relative_distance", "relative distance to the optimum", higher_is_better=False)
+PAPER = (
+    "VPNG points almost directly to the optimum; the gradient and the natural gradient, which have "
+    "the same direction here, point almost at a right angle to it (Figure 1; no numbers given).",
+)
+"""What the paper says of its own runs."""
 
 
 @dataclass(frozen=True)
@@ -98,42 +106,61 @@ def directions(
     return {method: every[method] for method in methods}
 
 
-def run(config: ToyConfig, announce: Callable[[str], None] = lambda _: None) -> Results:
+def run(config: ToyConfig, session: Session | None = None) -> Results:
     """Directions at the start and trajectories at every step size, for every seed."""
-    runs, angles, steps = [], {m: [] for m in config.methods}, {m: [] for m in config.methods}
+    session = session or Session()
+    session.plan(config.seeds * len(config.methods))
+    runs = []
     for seed in range(config.seeds):
         problem, data = make_problem(config, seed)
-        start, optimum = problem.init().variational, problem.optimum(data)
-        ways = directions(problem, data, config.methods, jax.random.key(seed))
-        for method, direction in ways.items():
-            announce(f"toy: {method.label}, seed {seed}")
-            angles[method].append(_angle(direction(start), optimum - start))
-            best = _best_trajectory(config, direction, start, optimum)
-            steps[method].append(best.steps)
-            runs.append(
-                Run(
-                    method=method.value,
-                    seed=seed,
-                    learning_rate=best.learning_rate,
-                    params_sha256=params_sha256(best.path[-1]),
-                    curves={
-                        "iteration": list(range(len(best.path))),
-                        "relative_distance": best.distance.tolist(),
-                        "lambda_1": best.path[:, 0].tolist(),
-                        "lambda_2": best.path[:, 1].tolist(),
-                    },
-                    settings={"angle_to_optimum_degrees": angles[method][-1]},
-                )
+        for method, direction in directions(
+            problem, data, config.methods, jax.random.key(seed)
+        ).items():
+            start, optimum = problem.init().variational, problem.optimum(data)
+            compute = partial(_one, config, method, seed, direction, start, optimum)
+            document = session.run(
+                f"{method}-{seed}",
+                f"{method.label}, seed {seed}",
+                lambda _, compute=compute: asdict(compute()),
             )
-    summary = {
-        method.value: {
-            "angle_to_optimum_degrees": mean_and_std(angles[method])["mean"],
-            "steps_to_1e-3": _median_steps(steps[method]),
-            "learning_rate": next(r.learning_rate for r in runs if r.method == method.value),
+            runs.append(Run(**document))
+    summary = {}
+    for method in config.methods:
+        mine = [run for run in runs if run.method == method.value]
+        of = lambda name, mine=mine: [run.settings[name] for run in mine]
+        summary[method.value] = {
+            "angle_to_optimum_degrees": mean_and_std(of("angle_to_optimum_degrees"))["mean"],
+            "steps_to_1e-3": _median_steps(of("steps")),
+            "learning_rate": mine[0].learning_rate,
         }
-        for method in config.methods
-    }
-    return Results("toy", asdict(config), runs, summary)
+    return Results("toy", asdict(config), runs, summary, headline=HEADLINE, paper=PAPER)
+
+
+def _one(
+    config: ToyConfig,
+    method: Method,
+    seed: int,
+    direction: Callable[[Array], Array],
+    start: Array,
+    optimum: Array,
+) -> Run:
+    best = _best_trajectory(config, direction, start, optimum)
+    return Run(
+        method=method.value,
+        seed=seed,
+        learning_rate=best.learning_rate,
+        params_sha256=params_sha256(best.path[-1]),
+        curves={
+            "iteration": list(range(len(best.path))),
+            "relative_distance": best.distance.tolist(),
+            "lambda_1": best.path[:, 0].tolist(),
+            "lambda_2": best.path[:, 1].tolist(),
+        },
+        settings={
+            "angle_to_optimum_degrees": _angle(direction(start), optimum - start),
+            "steps": best.steps,
+        },
+    )
 
 
 @dataclass(frozen=True)

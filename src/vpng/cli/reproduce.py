@@ -1,0 +1,100 @@
+"""`vpng reproduce`: from options and files to settings, from settings to a folder of results."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vpng.checks import output_folder
+from vpng.cli.output import list_paths, live_status, show
+from vpng.errors import expected
+from vpng.experiments.journal import Journal
+from vpng.experiments.methods import parse_methods
+from vpng.experiments.registry import EXPERIMENTS, Experiment
+from vpng.experiments.session import Session
+from vpng.experiments.settings import Preset, parse_assignment, read_toml, typed_settings
+from vpng.experiments.store import store
+
+
+def reproduce_one(
+    name: str,
+    out: Path,
+    *,
+    options: Mapping[str, Any],
+    assignments: list[str],
+    preset: Preset,
+    config: Path | None,
+    resume: bool,
+) -> None:
+    """Run the experiment `name`: the preset first, then the file, then the options.
+
+    Raises:
+        InputError: if a setting does not fit; nothing is written then.
+    """
+    names = tuple(EXPERIMENTS)
+    from_file = read_toml(config, names, name) if config else {}
+    configuration = configured(name, options, assignments, preset, from_file, str(config))
+    run_and_store(name, configuration, out, resume=resume)
+
+
+def reproduce_all(out: Path, *, preset: Preset, config: Path | None, resume: bool) -> None:
+    """Run every experiment into a folder of its own under `out`.
+
+    Raises:
+        InputError: if a setting does not fit; nothing is written then.
+    """
+    tables = read_toml(config, tuple(EXPERIMENTS), "all") if config else {}
+    configurations = {
+        name: configured(name, {}, [], preset, tables.get(name, {}), str(config))
+        for name in EXPERIMENTS
+    }
+    for name, configuration in configurations.items():
+        # A folder that is there and whole is done: its runs are recalled, its files drawn again.
+        run_and_store(name, configuration, out / name, resume=resume)
+
+
+def configured(
+    name: str,
+    options: Mapping[str, Any],
+    assignments: list[str],
+    preset: Preset,
+    from_file: Mapping[str, Any],
+    file: str,
+) -> Any:
+    """The typed configuration of the experiment `name`."""
+    experiment = EXPERIMENTS[name]
+    kind = type(experiment.config())
+    given = {
+        **typed_settings(kind, from_file, file),
+        **typed_settings(kind, _fitting(name, experiment, options), name),
+        **typed_settings(kind, dict(map(parse_assignment, assignments)), "--set"),
+    }
+    if "methods" in given:
+        parse_methods(",".join(given["methods"]), experiment.methods)
+    return experiment.config(**experiment.settings(preset, given))
+
+
+def run_and_store(name: str, configuration: Any, out: Path, *, resume: bool = False) -> None:
+    """Run an experiment with its progress shown, write its files and print its table."""
+    experiment = EXPERIMENTS[name]
+    folder = output_folder(out)
+    journal = Journal.open(folder, name, asdict(configuration), resume=resume)
+    with live_status(name) as watch:
+        session = Session(journal, watch)
+        results = experiment.run(configuration, session)
+        session("drawing")
+        paths = store(experiment, results, folder)
+    show(name, experiment.table(results))
+    list_paths(paths)
+
+
+def _fitting(name: str, experiment: Experiment, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as the experiment takes them; one that it lacks is refused."""
+    for option, value in options.items():
+        if option not in experiment.options:
+            listed = ", ".join(f"--{known}" for known in experiment.options)
+            raise expected(f"--{option}", f"for {name} one of {listed}", value)
+    fitting = dict(options)
+    if "methods" in options:
+        fitting["methods"] = parse_methods(options["methods"], experiment.methods)
+    return fitting

@@ -1,0 +1,103 @@
+"""Finished runs as files, so that a killed grid goes on where it was."""
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vpng.errors import InputError, expected
+from vpng.experiments.results import plain, write_text
+
+GRID_SCHEMA = "vpng.grid/1"
+
+
+class Journal:
+    """One folder of finished runs, all of one experiment and one configuration."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def open(
+        cls, out: Path, experiment: str, configuration: dict[str, Any], *, resume: bool
+    ) -> "Journal":
+        """The journal in the output folder `out`, emptied unless `resume`.
+
+        Raises:
+            InputError: if `out` holds runs that would be lost, or runs of another configuration.
+        """
+        folder, results = out / "runs", out / "results.json"
+        manifest = folder / "grid.json"
+        wanted = {"schema": GRID_SCHEMA, "experiment": experiment, "configuration": configuration}
+        wanted = json.loads(json.dumps(plain(wanted)))
+        if manifest.exists():
+            if resume:
+                _refuse_another(manifest, wanted)
+            elif not results.exists():
+                runs = sum(1 for path in folder.glob("*.json") if path != manifest)
+                raise expected(
+                    "--out",
+                    "a folder without an unfinished grid",
+                    f"{out} with {runs} finished runs; go on with --resume, or remove {folder}",
+                )
+        if not resume or not manifest.exists():
+            results.unlink(missing_ok=True)
+            for path in folder.glob("*.json"):
+                path.unlink()
+            folder.mkdir(exist_ok=True)
+            write_text(manifest, json.dumps(wanted, indent=1) + "\n")
+        return cls(folder)
+
+    def recall(self, name: str) -> dict[str, Any] | None:
+        """What was kept under `name`, or None."""
+        path = self._path(name)
+        return _read(path) if path.exists() else None
+
+    def keep(self, name: str, document: dict[str, Any]) -> None:
+        """Keep `document` under `name`, whole or not at all."""
+        write_text(self._path(name), json.dumps(document, allow_nan=False) + "\n")
+
+    def _path(self, name: str) -> Path:
+        return self._folder / (re.sub(r"[^a-z0-9.]+", "-", name.lower()) + ".json")
+
+
+def pack(array: np.ndarray) -> dict[str, Any]:
+    """Numbers between 0 and 1 as bytes in a JSON value, good to 1/255."""
+    levels = np.rint(255.0 * np.clip(np.asarray(array, np.float64), 0.0, 1.0)).astype(np.uint8)
+    return {"shape": list(levels.shape), "bytes": base64.b64encode(levels.tobytes()).decode()}
+
+
+def unpack(packed: dict[str, Any]) -> np.ndarray:
+    """What `pack` packed."""
+    levels = np.frombuffer(base64.b64decode(packed["bytes"]), np.uint8)
+    return levels.reshape(packed["shape"]) / 255.0
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings in which two configurations differ, with both values."""
+    keys = dict.fromkeys([*old, *new])
+    return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
+
+
+def _refuse_another(manifest: Path, wanted: dict[str, Any]) -> None:
+    found = _read(manifest)
+    if found.get("experiment") != wanted["experiment"]:
+        raise expected(
+            "--resume", f"a grid of {wanted['experiment']}", f"one of {found.get('experiment')}"
+        )
+    changed = differences(found.get("configuration", {}), wanted["configuration"])
+    if changed:
+        listed = ", ".join(f"{key} {old} (now {new})" for key, (old, new) in changed.items())
+        raise expected("--resume", "the configuration of the runs that are there", listed)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(
+            f"{path}: expected a JSON document, got {error}. Remove the file to run it again."
+        ) from error
