@@ -32,3 +32,21 @@ def x64():
     """Double precision inside this test alone, so that float32 tests coexist in the same run."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def vpng(monkeypatch, capsys):
+    """Runs `vpng ARGUMENTS` in this process and returns its exit code, output and errors."""
+    from vpng.cli.app import main
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["vpng", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

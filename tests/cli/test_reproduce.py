@@ -6,25 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from vpng.cli.app import main
-
-
-@pytest.fixture
-def vpng(monkeypatch, capsys):
-    """Runs `vpng ARGUMENTS` and returns its exit code, output and errors."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["vpng", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
 
 def load(folder: Path) -> dict:
     return json.loads((folder / "results.json").read_text())

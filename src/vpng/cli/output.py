@@ -35,7 +35,8 @@ def live_status(experiment: str) -> Iterator[Watcher]:
             if errors.is_terminal:
                 progress.update(task, description=line, completed=status.fraction)
             elif status.finished:
-                errors.print(f"[{time.monotonic() - began:6.0f} s] {line}", markup=False)
+                elapsed = time.monotonic() - began
+                errors.print(f"[{elapsed:6.0f} s] {line}", markup=False, soft_wrap=True)
             if status.finished:
                 latest = ""
 
