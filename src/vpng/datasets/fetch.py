@@ -9,13 +9,15 @@ import hashlib
 import os
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from vpng.errors import InputError, expected
 
 DATA_DIR_VARIABLE = "VPNG_DATA_DIR"
+
+Content = TypeVar("Content")
 
 
 class Mirrored(NamedTuple):
@@ -52,18 +54,23 @@ def fetch(
     Raises:
         InputError: for a file that is corrupt, or that no mirror serves.
     """
-    local = _data_folder()
+    local = data_folder()
     if local is not None and (path := local / folder / file.name).is_file():
         remedy = f"Replace the file, or unset {DATA_DIR_VARIABLE} to have it downloaded."
         return _verified(path, file, label=str(path), remedy=remedy)
-    path = _cache_folder(cache) / folder / file.name
+    path = cache_folder(cache) / folder / file.name
     if path.is_file():
         remedy = "Delete the file to have it downloaded again."
         return _verified(path, file, label=str(path), remedy=remedy)
-    return _download(file, path, mirrors, progress)
+
+    def accept(partial: Path, address: str) -> bytes:
+        return _verified(partial, file, label=address, remedy="")
+
+    return download(path, mirrors, accept, progress=progress)
 
 
-def _data_folder() -> Path | None:
+def data_folder() -> Path | None:
+    """The folder that VPNG_DATA_DIR names; None if it names none."""
     named = os.environ.get(DATA_DIR_VARIABLE)
     if not named:
         return None
@@ -73,7 +80,8 @@ def _data_folder() -> Path | None:
     return path
 
 
-def _cache_folder(cache: Path | None) -> Path:
+def cache_folder(cache: Path | None) -> Path:
+    """`cache`, or the user's own if None."""
     if cache is not None:
         return cache
     import pooch
@@ -106,8 +114,24 @@ def _verified(path: Path, file: Mirrored, *, label: str, remedy: str) -> bytes:
     return content
 
 
-def _download(file: Mirrored, path: Path, mirrors: Sequence[str], progress: bool) -> bytes:
-    """The content of the first mirror that serves it whole, kept at `path`."""
+def download(
+    path: Path,
+    mirrors: Sequence[str],
+    accept: Callable[[Path, str], Content],
+    *,
+    progress: bool,
+) -> Content:
+    """What `accept` makes of the first mirror's file that it takes; the file is kept at `path`.
+
+    Args:
+        path: where the file goes, under the name that the mirrors know it by.
+        mirrors: base addresses, tried in turn.
+        accept: the downloaded file and its address -> its content, or an `InputError`.
+        progress: whether to show a progress bar.
+
+    Raises:
+        InputError: if no mirror serves it, or the folder cannot be written to.
+    """
     import pooch
     import requests
 
@@ -117,12 +141,12 @@ def _download(file: Mirrored, path: Path, mirrors: Sequence[str], progress: bool
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".download-") as scratch:
-            partial = Path(scratch) / file.name
+            partial = Path(scratch) / path.name
             for mirror in mirrors:
-                address = f"{mirror.rstrip('/')}/{file.name}"
+                address = f"{mirror.rstrip('/')}/{path.name}"
                 try:
                     downloader(address, str(partial), None)
-                    content = _verified(partial, file, label=address, remedy="")
+                    content = accept(partial, address)
                 except requests.RequestException as error:
                     failures.append(f"{address}: {error}")
                 except InputError as error:
@@ -133,11 +157,11 @@ def _download(file: Mirrored, path: Path, mirrors: Sequence[str], progress: bool
     except OSError as error:
         raise InputError(
             f"{path.parent}: expected a folder that can be written to, got {error}. "
-            f"Set {DATA_DIR_VARIABLE} to a folder that has {path.parent.name}/{file.name}."
+            f"Set {DATA_DIR_VARIABLE} to a folder that has {path.parent.name}/{path.name}."
         ) from error
     listed = "; ".join(failure.rstrip(".") for failure in failures) or "no mirrors"
     raise InputError(
-        f"{file.name}: expected one of the mirrors to serve it, got {listed}. Check the network, "
+        f"{path.name}: expected one of the mirrors to serve it, got {listed}. Check the network, "
         f"name another mirror, or set {DATA_DIR_VARIABLE} to a folder that has "
-        f"{path.parent.name}/{file.name}."
+        f"{path.parent.name}/{path.name}."
     )
