@@ -98,6 +98,39 @@ def reproduce(
 
 
 @app.command()
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder of results, or a folder of such folders.", metavar="DIR"),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; DIR/report.html if left out.", metavar="FILE")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--open", help="Show it in a browser, from this machine alone.")
+    ] = False,
+) -> None:
+    """Make one self-contained HTML page: verdicts, tables, interactive curves, how to repeat it."""
+    from vpng.cli.output import console, list_paths
+    from vpng.report import write_report
+
+    path = write_report(folder, out)
+    list_paths([path])
+    if show:
+        import webbrowser
+
+        from vpng.report.serve import address, make_server
+
+        with make_server(path.read_text(encoding="utf-8")) as server:
+            console.print(f"{address(server)} until you press Ctrl-C", soft_wrap=True)
+            webbrowser.open(address(server))
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                console.print("stopped")
+
+
+@app.command()
 def demo(
     out: Annotated[
         Path, typer.Option(help="Folder for the figures and results.", metavar="DIR")

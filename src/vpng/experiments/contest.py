@@ -281,7 +281,8 @@ def loop_trainer(
             if seconds is not None:
                 part = max(part, record.seconds / seconds)
             value = record.metrics[show]
-            tell(part, f"{record.iteration} steps, {show.replace('_', ' ')} {value:.4g}")
+            name = show.replace("_elbo", " ELBO")
+            tell(part, f"{record.iteration} steps, {name} {value:.4g}")
 
         result = loop.run(state, steps, max_seconds=seconds, callbacks=[on_record], progress=False)
         return Trained(

@@ -29,6 +29,12 @@ _LABELS = {
 }
 
 
+def label_of(name: str) -> str:
+    """The label of a method, or of anything else that has curves, by its name."""
+    known = {method.value: method.label for method in Method}
+    return known.get(name, name.replace("_", " ").capitalize())
+
+
 def parse_methods(text: str | None, allowed: tuple[Method, ...]) -> tuple[Method, ...]:
     """The methods named in a comma-separated list; all allowed ones for None."""
     if text is None:

@@ -117,7 +117,23 @@ def run(config: PsdConfig, session: Session | None = None) -> Results:
     summary["substituted_hessian"]["largest_error"] = max(
         run.settings["largest_error"] for run in runs
     )
-    return Results("psd", asdict(config), runs, summary, {"boundary": float(BOUNDARY)}, paper=PAPER)
+    extra = {"boundary": float(BOUNDARY), "findings": _findings(summary)}
+    return Results("psd", asdict(config), runs, summary, extra, paper=PAPER)
+
+
+def _findings(summary: dict[str, dict[str, float]]) -> list[str]:
+    hessian, fisher = summary["substituted_hessian"], summary["predictive_fisher"]
+    share = 100.0 * hessian["share_negative_inside_boundary"]
+    sign = (
+        "never negative beyond rounding" if fisher["smallest_eigenvalue"] >= -1e-6 else "negative"
+    )
+    return [
+        f"The substituted Hessian has a negative eigenvalue at {share:.0f} % of the values with "
+        f"|theta| < 1/sqrt(3), the lowest {hessian['smallest_eigenvalue']:.3f}; Monte Carlo is "
+        f"within {hessian['largest_error']:.2g} of the closed form.",
+        "The smallest eigenvalue of the predictive Fisher at any theta is "
+        f"{fisher['smallest_eigenvalue']:.2g}: {sign}.",
+    ]
 
 
 def table(results: Results) -> tuple[list[str], list[list[str]]]:

@@ -57,6 +57,13 @@ def _autoencoder(config: Callable[..., vae.VaeConfig], quick: Settings) -> Exper
     )
 
 
+QUICK_VAE = {
+    "budget": 8.0,
+    "learning_rates": (0.003, 0.01),
+    "pilot": 0.25,
+    "record_every": 20,
+}
+
 EXPERIMENTS = {
     "toy": Experiment(
         toy.ToyConfig,
@@ -79,15 +86,13 @@ EXPERIMENTS = {
     ),
     "vae": _autoencoder(
         vae.VaeConfig,
-        {"budget": 8.0, "seeds": 3, "learning_rates": (0.003, 0.01), "pilot": 0.25},
+        {**QUICK_VAE, "seeds": 3},
     ),
     "vae-no-ema": _autoencoder(
         vae.without_averages,
         {
-            "budget": 8.0,
+            **QUICK_VAE,
             "seeds": 2,
-            "learning_rates": (0.003, 0.01),
-            "pilot": 0.25,
             "methods": (Method.GRADIENT, Method.NATURAL_GRADIENT, Method.VPNG),
         },
     ),

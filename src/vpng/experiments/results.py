@@ -61,12 +61,14 @@ class Headline:
         label: what it is called in figures and sentences.
         higher_is_better: which way is ahead.
         axes: the curves that it may be drawn against, the first by default.
+        goal: the level at which a run has arrived; methods are judged by how soon if there is one.
     """
 
     metric: str
     label: str
     higher_is_better: bool = True
     axes: tuple[str, ...] = ("iteration",)
+    goal: float | None = None
 
 
 @dataclass(frozen=True)

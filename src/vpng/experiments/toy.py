@@ -24,7 +24,6 @@ from vpng.transform import Hessian
 
 METHODS = (Method.GRADIENT, Method.NATURAL_GRADIENT, Method.VPNG, Method.HESSIAN_FREE)
 DEFAULT_METHODS = METHODS[:3]
-HEADLINE = Headline("relative_distance", "relative distance to the optimum", higher_is_better=False)
 PAPER = (
     "VPNG points almost directly to the optimum; the gradient and the natural gradient, which have "
     "the same direction here, point almost at a right angle to it (Figure 1; no numbers given).",
@@ -133,7 +132,13 @@ def run(config: ToyConfig, session: Session | None = None) -> Results:
             "steps_to_1e-3": _median_steps(of("steps")),
             "learning_rate": mine[0].learning_rate,
         }
-    return Results("toy", asdict(config), runs, summary, headline=HEADLINE, paper=PAPER)
+    headline = Headline(
+        "relative_distance",
+        "relative distance to the optimum",
+        higher_is_better=False,
+        goal=config.tolerance,
+    )
+    return Results("toy", asdict(config), runs, summary, headline=headline, paper=PAPER)
 
 
 def _one(
