@@ -175,9 +175,7 @@ def test_every_edition_says_how_it_is_verified():
 
 def test_titles(tmp_path):
     path = tmp_path / "movies.csv"
-    path.write_text(
-        'movieId,title,genres\n1,"American President, The (1995)",Drama\n5,Heat,Crime\n'
-    )
+    path.write_text('movieId,title,genres\n1,"President, The (1995)",Drama\n5,Heat,Crime\n')
     assert read_titles(path) == {1: "President, The (1995)", 5: "Heat"}
     path.write_text("movieId,title,genres\nx,Heat,Crime\n")
     with pytest.raises(InputError, match="line 2"):

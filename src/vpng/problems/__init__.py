@@ -11,7 +11,13 @@ from vpng.problems.likelihoods import (
 )
 from vpng.problems.linear_latent import LinearLatent
 from vpng.problems.logistic_regression import Labelled, LogisticRegression, MeanField
+from vpng.problems.matrix_factorization import (
+    MatrixFactorization,
+    expected_counts,
+    paper_factorization,
+)
 from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Network, mlp
+from vpng.problems.softplus_poisson import Counted, SoftplusPoisson, counted
 from vpng.problems.vae import (
     VariationalAutoencoder,
     calibrated,
@@ -29,22 +35,28 @@ __all__ = [
     "AbstractLikelihood",
     "BernoulliLikelihood",
     "CategoricalLikelihood",
+    "Counted",
     "GaussianMean",
     "Labelled",
     "LinearLatent",
     "LogisticRegression",
+    "MatrixFactorization",
     "MeanField",
     "Network",
     "NormalLikelihood",
     "PoissonLikelihood",
+    "SoftplusPoisson",
     "VariationalAutoencoder",
     "calibrated",
+    "counted",
     "decode",
+    "expected_counts",
     "from_equinox",
     "from_linen",
     "from_nnx",
     "mlp",
     "mlp_vae",
+    "paper_factorization",
     "paper_vae",
     "reconstruct",
     "sample_prior",

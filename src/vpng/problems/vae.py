@@ -13,14 +13,15 @@ from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
 from vpng.errors import InputError, expected
-from vpng.problem import Parameters, Problem
+from vpng.problem import Parameters
+from vpng.problems.amortised import AmortisedNormal
 from vpng.problems.likelihoods import AbstractLikelihood, BernoulliLikelihood, pair
 from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Layer, Network, mlp, mlp_apply
 
 Apply = Callable[[PyTree, Array], PyTree]
 
 
-class VariationalAutoencoder(Problem):
+class VariationalAutoencoder(AmortisedNormal):
     """z_i ~ N(0, I), x_i ~ p(x | decoder(z_i; theta)), q(z_i | x_i) = N(loc, exp(log_scale)^2).
 
     loc and log_scale, vectors with an entry for each latent dimension, are the encoder's outputs at
@@ -43,7 +44,6 @@ class VariationalAutoencoder(Problem):
     encoder: Apply
     decoder: Apply
     observation: AbstractLikelihood = BernoulliLikelihood()
-    local: bool = eqx.field(default=True, static=True)
 
     def encode(
         self, variational: PyTree, batch: Num[Array, "B ..."]
@@ -52,18 +52,8 @@ class VariationalAutoencoder(Problem):
         if batch.shape[1:] != self.event_shape:
             raise expected("batch", f"data of shape {self.event_shape}", batch.shape[1:])
         loc, log_scale = pair("encoder", self.encoder(variational, batch))
-        wanted = (batch.shape[0], self.latent_dim)
-        for name, output in (("loc", loc), ("log_scale", log_scale)):
-            if output.shape != wanted:
-                raise expected("encoder", f"{name} of shape {wanted}", f"shape {output.shape}")
+        self.check_encoded(loc, log_scale, batch)
         return loc, log_scale
-
-    def approximation(self, variational: PyTree, batch: Num[Array, "B ..."]) -> dist.Distribution:
-        return _normal(*self.encode(variational, batch))
-
-    def prior(self, model: PyTree, batch: Num[Array, "B ..."]) -> dist.Distribution:
-        zeros = jnp.zeros((batch.shape[0], self.latent_dim), _noise_dtype(batch))
-        return _normal(zeros, zeros)
 
     def likelihood(
         self, model: PyTree, latent: Float[Array, "B k"], batch: Num[Array, "B ..."]
@@ -72,25 +62,6 @@ class VariationalAutoencoder(Problem):
 
     def observed(self, batch: Num[Array, "B ..."]) -> Num[Array, "B ..."]:
         return self.observation.observed(batch)
-
-    def noise(self, rng_key: PRNGKeyArray, batch: Num[Array, "B ..."]) -> Float[Array, "B k"]:
-        shape = (batch.shape[0], self.latent_dim)
-        return jax.random.normal(rng_key, shape, _noise_dtype(batch))
-
-    def latent(
-        self, variational: PyTree, noise: Float[Array, "B k"], batch: Num[Array, "B ..."]
-    ) -> Float[Array, "B k"]:
-        loc, log_scale = self.encode(variational, batch)
-        return loc + jnp.exp(log_scale) * noise
-
-    def latent_and_kl(
-        self, parameters: Parameters, noise: Float[Array, "B k"], batch: Num[Array, "B ..."]
-    ) -> tuple[Float[Array, "B k"], Float[Array, " B"]]:
-        """`latent` and `kl` from one pass through the encoder, so one backward pass too."""
-        loc, log_scale = self.encode(parameters.variational, batch)
-        latent = loc + jnp.exp(log_scale) * noise
-        q, p = _normal(loc, log_scale), self.prior(parameters.model, batch)
-        return latent, self.divergence(q, p, latent, batch)
 
 
 class Setup(NamedTuple):
@@ -248,20 +219,12 @@ def _as_pytree(function: Apply) -> Any:
     return function if isinstance(function, eqx.Module) else jax.tree_util.Partial(function)
 
 
-def _normal(loc: Float[Array, "B k"], log_scale: Float[Array, "B k"]) -> dist.Distribution:
-    return dist.Normal(loc, jnp.exp(log_scale), validate_args=False).to_event(1)
-
-
 def _checked(likelihood: AbstractLikelihood, data: Num[Array, "n ..."]) -> Num[Array, "n ..."]:
     data = likelihood.check("data", data)
     if data.ndim < 2 or 0 in data.shape:
         wanted = "an array of shape (n, ...) that is not empty"
         raise expected("data", wanted, f"shape {data.shape}")
     return data
-
-
-def _noise_dtype(batch: Array) -> jnp.dtype:
-    return jnp.result_type(batch.dtype if jnp.issubdtype(batch.dtype, jnp.floating) else float)
 
 
 def _outputs(name: str, apply: Apply, parameters: PyTree, inputs: PyTree) -> PyTree:

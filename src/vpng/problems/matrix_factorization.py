@@ -1,0 +1,116 @@
+"""Variational matrix factorisation, Section 5.3: users' latents inferred from their rows."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from vpng.checks import positive_integer
+from vpng.errors import expected
+from vpng.problem import Parameters
+from vpng.problems.amortised import AmortisedNormal
+from vpng.problems.likelihoods import pair
+from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, mlp_apply, mlp_init
+from vpng.problems.softplus_poisson import Counted, PoissonRow
+
+
+class MatrixFactorization(AmortisedNormal):
+    """beta_u ~ N(0, I), R_ui ~ Poisson(softplus(beta_u . theta_i)), q(beta_u | R_u) = N(loc, s^2).
+
+    loc and log s are the outputs of a perceptron at log(1 + R_u); its weights are lambda, and
+    theta = `[latent_dim, num_items]` is the model's parameter: with the perceptron's layers one
+    more layer, without bias. A batch is `Counted` rows.
+
+    Attributes:
+        num_data: the number of users.
+        num_items: the length of a row.
+        latent_dim: the length of beta_u.
+        dropout: the chance that a count is hidden from the perceptron in one draw of eps; what is
+            left is scaled up. The bound stays a bound, of a mixture of approximations.
+    """
+
+    num_data: int = eqx.field(static=True)
+    num_items: int = eqx.field(static=True)
+    latent_dim: int = eqx.field(static=True)
+    dropout: float = eqx.field(default=0.0, static=True)
+
+    def __check_init__(self) -> None:
+        for name in ("num_data", "num_items", "latent_dim"):
+            positive_integer(name, getattr(self, name))
+        if not 0.0 <= self.dropout < 1.0:
+            raise expected("dropout", "a chance in [0, 1)", self.dropout)
+
+    def init(
+        self,
+        rng_key: PRNGKeyArray,
+        *,
+        hidden: Sequence[int] = (300, 300),
+        initialiser: Initializer = GLOROT,
+    ) -> Parameters:
+        """Weights drawn by `initialiser`; biases start at zero."""
+        encoder_key, items_key = jax.random.split(rng_key)
+        sizes = (self.num_items, *hidden, 2 * self.latent_dim)
+        encoder = mlp_init(encoder_key, sizes, initialiser)
+        items = initialiser(items_key, (self.latent_dim, self.num_items), jnp.result_type(float))
+        return Parameters(encoder, items)
+
+    def noise_dtype(self, batch: Counted) -> jnp.dtype:
+        return batch.log_factorials.dtype
+
+    def features(self, batch: Counted) -> Float[Array, "B m"]:
+        """What the perceptron sees: log(1 + R_u)."""
+        if batch.counts.shape[-1] != self.num_items:
+            raise expected("batch", f"rows of {self.num_items} items", batch.counts.shape)
+        return jnp.log1p(batch.counts.astype(self.noise_dtype(batch)))
+
+    def encode(
+        self, variational: PyTree, batch: Counted
+    ) -> tuple[Float[Array, "B k"], Float[Array, "B k"]]:
+        return pair("encoder", mlp_apply(variational, self.features(batch)))
+
+    def likelihood(
+        self, model: Float[Array, "k m"], latent: Float[Array, "B k"], batch: Counted
+    ) -> PoissonRow:
+        return PoissonRow(latent @ model)
+
+    def observed(self, batch: Counted) -> Counted:
+        return batch
+
+    def noise(self, rng_key: PRNGKeyArray, batch: Counted) -> PyTree:
+        normal = super().noise(rng_key, batch)
+        if not self.dropout:
+            return normal
+        keep_key = jax.random.fold_in(rng_key, 1)
+        return normal, jax.random.bernoulli(keep_key, 1.0 - self.dropout, batch.counts.shape)
+
+    def encode_noisy(
+        self, variational: PyTree, noise: PyTree, batch: Counted
+    ) -> tuple[Float[Array, "B k"], Float[Array, "B k"], Float[Array, "B k"]]:
+        if not self.dropout:
+            return super().encode_noisy(variational, noise, batch)
+        eps, kept = noise
+        seen = jnp.where(kept, self.features(batch) / (1.0 - self.dropout), 0.0)
+        return *pair("encoder", mlp_apply(variational, seen)), eps
+
+    def whole(self) -> "MatrixFactorization":
+        """The same problem without dropout, to be measured with."""
+        return MatrixFactorization(self.num_data, self.num_items, self.latent_dim)
+
+
+def paper_factorization(
+    rng_key: PRNGKeyArray, num_users: int, num_items: int
+) -> tuple[MatrixFactorization, Parameters]:
+    """Section 5.3: 100 latent dimensions and three layers of 300, 300 and 2 x 100 units."""
+    problem = MatrixFactorization(num_users, num_items, latent_dim=100)
+    return problem, problem.init(rng_key, initialiser=TRUNCATED_NORMAL)
+
+
+def expected_counts(
+    problem: MatrixFactorization, parameters: Parameters, batch: Counted
+) -> Float[Array, "B m"]:
+    """softplus(beta . theta_i) at the mean of q(beta | R_u)."""
+    loc, _ = problem.encode(parameters.variational, batch)
+    return jax.nn.softplus(loc @ parameters.model)
