@@ -10,23 +10,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from vpng import optimizers
 from vpng.checks import finite_scalar, positive_integer
 from vpng.datasets import Images, load_digits, load_mnist
 from vpng.errors import expected
 from vpng.experiments.contest import GridPoint, Rules, Train, contest, loop_trainer, summarise
-from vpng.experiments.figures import COLOURS, DASHES, house_style, save
+from vpng.experiments.figures import house_style, save
 from vpng.experiments.methods import Method
-from vpng.experiments.results import Headline, Results, Run
-from vpng.experiments.rules import RULES, adam_or_rmsprop
+from vpng.experiments.networks import (
+    Factored,
+    draw_curves,
+    elbo_table,
+    mean_elbo,
+    network_optimizer,
+    race,
+)
+from vpng.experiments.results import Headline, Results
+from vpng.experiments.rules import RULES
 from vpng.experiments.session import Session
-from vpng.fisher import Predictive, Probed, Variational
-from vpng.kronecker import Kronecker, KroneckerTridiagonal, LogarithmicRank, PerFactor, discover
 from vpng.objective import ELBO
 from vpng.problem import Parameters
-from vpng.problems import VariationalAutoencoder, decode, paper_vae, reconstruct
+from vpng.problems import decode, paper_vae, reconstruct
 
 METHODS = (
     Method.GRADIENT,
@@ -122,87 +127,6 @@ def without_averages(**settings: Any) -> VaeConfig:
     return VaeConfig(**{"decay": None, **settings})
 
 
-def make_optimizer(
-    config: VaeConfig,
-    method: Method,
-    problem: VariationalAutoencoder,
-    parameters: Parameters,
-    batch: Array,
-    learning_rate: Float[Array, ""] | float,
-    rmsprop: Bool[Array, ""] | bool,
-) -> optax.GradientTransformation:
-    """The optimizer of one method at one grid point, which may be traced."""
-    on_top = adam_or_rmsprop(rmsprop)
-    options: dict[str, Any] = {
-        "factor_damping": PerFactor(),
-        "decay": config.decay,
-        "statistics_period": config.statistics_period,
-        "inverse_period": config.statistics_period,
-    }
-    if config.low_rank is not None:
-        options["rank"] = LogarithmicRank(config.low_rank)
-    match method:
-        case Method.GRADIENT:
-            return optimizers.gradient(learning_rate, rule=on_top)
-        case Method.HESSIAN_FREE:
-            return optimizers.hessian_free(
-                problem,
-                learning_rate,
-                rule=on_top,
-                objective=ELBO(config.num_particles),
-                damping=config.damping,
-                max_steps=10,
-            )
-        case Method.NATURAL_GRADIENT:
-            metric = Variational(Probed(1))
-            structure = discover(problem, parameters, batch, metric)
-            return optimizers.natural_gradient(
-                problem,
-                learning_rate,
-                rule=on_top,
-                metric=metric,
-                curvature=KroneckerTridiagonal(structure, **options),
-                damping=config.damping,
-            )
-        case Method.VPNG | Method.VPNG_BLOCK:
-            metric = Predictive(Probed(1), num_particles=1)
-            structure = discover(problem, parameters, batch, metric)
-            kind = KroneckerTridiagonal if method is Method.VPNG else Kronecker
-            curvature = kind(structure, diagonal_outputs=True, **options)
-            return optimizers.vpng(
-                problem,
-                learning_rate,
-                rule=on_top,
-                metric=metric,
-                curvature=curvature,
-                damping=config.damping,
-            )
-
-
-def mean_elbo(
-    problem: VariationalAutoencoder, images: Float[Array, "n d"], num_particles: int
-) -> Callable[[Parameters, PRNGKeyArray], Float[Array, ""]]:
-    """The ELBO per image over all of `images`, in parts that fit the caches."""
-    part = 500
-    count = images.shape[0] - images.shape[0] % part if images.shape[0] > part else images.shape[0]
-    parts = images[:count].reshape(-1, min(part, count), images.shape[1])
-    rest = images[count:]
-    objective = ELBO(num_particles)
-
-    def evaluate(parameters: Parameters, rng_key: PRNGKeyArray) -> Array:
-        keys = jax.random.split(rng_key, parts.shape[0] + 1)
-        losses = jax.lax.map(
-            lambda pair: objective.estimate(pair[0], problem, parameters, pair[1]).loss,
-            (keys[:-1], parts),
-        )
-        total = jnp.sum(losses) * parts.shape[1]
-        if rest.shape[0]:
-            total += objective.estimate(keys[-1], problem, parameters, rest).loss * rest.shape[0]
-        return -total / images.shape[0]
-
-    return evaluate
-
-
 def run(config: VaeConfig, session: Session | None = None) -> Results:
     """Every method: all grid points for the pilot time, then the best for the whole budget."""
     session = session or Session()
@@ -213,14 +137,23 @@ def run(config: VaeConfig, session: Session | None = None) -> Results:
         "test_elbo": jnp.asarray(images.test),
     }
 
+    factored = Factored(
+        damping=config.damping,
+        decay=config.decay,
+        statistics_period=config.statistics_period,
+        inverse_period=config.statistics_period,
+        low_rank=config.low_rank,
+        num_particles=config.num_particles,
+    )
+
     def trainer(method: Method) -> Train:
         problem, parameters, data = paper_vae(jax.random.key(0), images.train)
         batch_size = min(config.batch_size, len(data))
 
         def at(learning_rate: Array, rmsprop: Array) -> optax.GradientTransformation:
             batch = data[:batch_size]
-            return make_optimizer(
-                config, method, problem, parameters, batch, learning_rate, rmsprop > 0.5
+            return network_optimizer(
+                factored, method, problem, parameters, batch, learning_rate, rmsprop > 0.5
             )
 
         return loop_trainer(
@@ -269,51 +202,12 @@ def _pictures(images: Images, parameters: Parameters) -> dict[str, Float[np.ndar
     }
 
 
-def race(runs: list[Run]) -> dict[str, Any]:
-    """How each method compares with the gradient: time to its final test ELBO, and the lead."""
-    base = [run for run in runs if run.method == Method.GRADIENT]
-    if not base:
-        return {}
-    target = float(np.mean([run.curves["test_elbo"][-1] for run in base]))
-    budget = float(np.mean([run.curves["seconds"][-1] for run in base]))
-    entries = {}
-    for method in dict.fromkeys(run.method for run in runs):
-        mine = [run for run in runs if run.method == method]
-        reached = [time for run in mine if (time := _first_time(run, target)) is not None]
-        mean = float(np.mean(reached)) if len(reached) == len(mine) else None
-        entries[method] = {
-            "seconds_to_gradient_final": mean,
-            "share_of_gradient_time": None if mean is None else mean / budget,
-            "lead_in_nats": float(np.mean([r.curves["test_elbo"][-1] for r in mine])) - target,
-        }
-    return {"gradient_final_test_elbo": target, "methods": entries}
-
-
-def _first_time(run: Run, target: float) -> float | None:
-    reached = np.asarray(run.curves["test_elbo"]) >= target
-    return float(np.asarray(run.curves["seconds"])[reached.argmax()]) if reached.any() else None
-
-
-def table(results: Results) -> tuple[list[str], list[list[str]]]:
-    """The heads and rows of the printed table."""
-    heads = ["Method", "Test ELBO", "Train ELBO", "Iterations", "ms / iteration", "Chosen"]
-    rows = [
-        [
-            Method(name).label,
-            f"{entry['test_elbo']:.2f}",
-            f"{entry['train_elbo']:.2f}",
-            str(entry["iterations"]),
-            f"{1000 * entry['seconds_per_iteration']:.1f}",
-            f"{entry['optimizer']}, rate {entry['best_learning_rate']:g}",
-        ]
-        for name, entry in results.summary.items()
-    ]
-    return heads, rows
+table = elbo_table
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
     """The learning curves, and what each method's model makes of images."""
-    return [*_draw_curves(results, folder), *_draw_pictures(results, folder)]
+    return [*draw_curves(results, folder, "image"), *_draw_pictures(results, folder)]
 
 
 def _draw_pictures(results: Results, folder: Path) -> list[Path]:
@@ -334,33 +228,3 @@ def _draw_pictures(results: Results, folder: Path) -> list[Path]:
             panel.set_title(label, fontsize=8, loc="left", pad=2)
             panel.axis("off")
         return save(figure, folder, results.experiment.replace("-", "_") + "_pictures")
-
-
-def _draw_curves(results: Results, folder: Path) -> list[Path]:
-    """Train and test ELBO against seconds and iterations."""
-    import matplotlib.pyplot as plt
-
-    with house_style():
-        figure, axes = plt.subplots(2, 2, figsize=(10, 7), sharey="row")
-        for row, metric in enumerate(("train_elbo", "test_elbo")):
-            for column, axis in enumerate(("seconds", "iteration")):
-                panel = axes[row, column]
-                finals = []
-                for run in results.runs:
-                    method = Method(run.method)
-                    panel.plot(
-                        run.curves[axis],
-                        run.curves[metric],
-                        color=COLOURS[method],
-                        linestyle=DASHES[method],
-                        label=method.label if run.seed == 0 else None,
-                    )
-                    finals.append(run.curves[metric][-1])
-                best = max(finals)
-                panel.set(
-                    xlabel=axis if axis == "seconds" else "iterations",
-                    ylabel=metric.replace("_elbo", " ELBO per image"),
-                    ylim=(best - 1.2 * abs(best), best + 0.05 * abs(best)),
-                )
-        axes[0, 0].legend()
-        return save(figure, folder, results.experiment.replace("-", "_") + "_curves")

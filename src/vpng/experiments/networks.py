@@ -1,0 +1,207 @@
+"""What the experiments with networks share: optimizers, the ELBO of a set, the race, the curves."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from vpng import optimizers
+from vpng.experiments.figures import COLOURS, DASHES, house_style, save
+from vpng.experiments.methods import Method
+from vpng.experiments.results import Results, Run
+from vpng.experiments.rules import adam_or_rmsprop
+from vpng.fisher import Predictive, Probed, Variational
+from vpng.kronecker import (
+    AbstractFactorDamping,
+    Kronecker,
+    KroneckerTridiagonal,
+    LogarithmicRank,
+    PerFactor,
+    discover,
+)
+from vpng.objective import ELBO
+from vpng.problem import Parameters, Problem
+
+
+@dataclass(frozen=True)
+class Factored:
+    """How the Kronecker factors are made and inverted.
+
+    Attributes:
+        damping: mu.
+        factor_damping: how mu is shared between the factors.
+        decay: of the moving averages of the factors; None for none.
+        statistics_period: steps between two refreshes of the factors.
+        inverse_period: steps between two refreshes of their inverses.
+        low_rank: keep K ln(dim) eigenvectors of large factors with this K; None for all.
+        num_particles: Monte Carlo samples for the Hessian-free products.
+    """
+
+    damping: float = 0.1
+    factor_damping: AbstractFactorDamping = PerFactor()
+    decay: float | None = 0.9
+    statistics_period: int = 5
+    inverse_period: int = 5
+    low_rank: float | None = None
+    num_particles: int = 10
+
+
+def network_optimizer(
+    factored: Factored,
+    method: Method,
+    problem: Problem,
+    parameters: Parameters,
+    batch: PyTree,
+    learning_rate: Float[Array, ""] | float,
+    rmsprop: Bool[Array, ""] | bool,
+) -> optax.GradientTransformation:
+    """The optimizer of one method at one grid point, which may be traced."""
+    on_top = adam_or_rmsprop(rmsprop)
+    options: dict[str, Any] = {
+        "factor_damping": factored.factor_damping,
+        "decay": factored.decay,
+        "statistics_period": factored.statistics_period,
+        "inverse_period": factored.inverse_period,
+    }
+    if factored.low_rank is not None:
+        options["rank"] = LogarithmicRank(factored.low_rank)
+    match method:
+        case Method.GRADIENT:
+            return optimizers.gradient(learning_rate, rule=on_top)
+        case Method.HESSIAN_FREE:
+            return optimizers.hessian_free(
+                problem,
+                learning_rate,
+                rule=on_top,
+                objective=ELBO(factored.num_particles),
+                damping=factored.damping,
+                max_steps=10,
+            )
+        case Method.NATURAL_GRADIENT:
+            metric = Variational(Probed(1))
+            structure = discover(problem, parameters, batch, metric)
+            return optimizers.natural_gradient(
+                problem,
+                learning_rate,
+                rule=on_top,
+                metric=metric,
+                curvature=KroneckerTridiagonal(structure, **options),
+                damping=factored.damping,
+            )
+        case Method.VPNG | Method.VPNG_BLOCK:
+            metric = Predictive(Probed(1), num_particles=1)
+            structure = discover(problem, parameters, batch, metric)
+            kind = KroneckerTridiagonal if method is Method.VPNG else Kronecker
+            curvature = kind(structure, diagonal_outputs=True, **options)
+            return optimizers.vpng(
+                problem,
+                learning_rate,
+                rule=on_top,
+                metric=metric,
+                curvature=curvature,
+                damping=factored.damping,
+            )
+
+
+def mean_elbo(
+    problem: Problem, data: PyTree, num_particles: int
+) -> Callable[[Parameters, PRNGKeyArray], Float[Array, ""]]:
+    """The ELBO per datum over all of `data`, in parts that fit the caches."""
+    size, part = problem.batch_size(data), 500
+    count = size - size % part if size > part else size
+    parts = jax.tree.map(
+        lambda leaf: leaf[:count].reshape(-1, min(part, count), *leaf.shape[1:]), data
+    )
+    rest = jax.tree.map(lambda leaf: leaf[count:], data)
+    objective = ELBO(num_particles)
+
+    def evaluate(parameters: Parameters, rng_key: PRNGKeyArray) -> Array:
+        keys = jax.random.split(rng_key, count // min(part, count) + 1)
+        losses = jax.lax.map(
+            lambda pair: objective.estimate(pair[0], problem, parameters, pair[1]).loss,
+            (keys[:-1], parts),
+        )
+        total = jnp.sum(losses) * min(part, count)
+        if size > count:
+            total += objective.estimate(keys[-1], problem, parameters, rest).loss * (size - count)
+        return -total / size
+
+    return evaluate
+
+
+def race(runs: list[Run]) -> dict[str, Any]:
+    """How each method compares with the gradient: time to its final test ELBO, and the lead."""
+    base = [run for run in runs if run.method == Method.GRADIENT]
+    if not base:
+        return {}
+    target = float(np.mean([run.curves["test_elbo"][-1] for run in base]))
+    budget = float(np.mean([run.curves["seconds"][-1] for run in base]))
+    entries = {}
+    for method in dict.fromkeys(run.method for run in runs):
+        mine = [run for run in runs if run.method == method]
+        reached = [time for run in mine if (time := _first_time(run, target)) is not None]
+        mean = float(np.mean(reached)) if len(reached) == len(mine) else None
+        entries[method] = {
+            "seconds_to_gradient_final": mean,
+            "share_of_gradient_time": None if mean is None else mean / budget,
+            "lead_in_nats": float(np.mean([r.curves["test_elbo"][-1] for r in mine])) - target,
+        }
+    return {"gradient_final_test_elbo": target, "methods": entries}
+
+
+def _first_time(run: Run, target: float) -> float | None:
+    reached = np.asarray(run.curves["test_elbo"]) >= target
+    return float(np.asarray(run.curves["seconds"])[reached.argmax()]) if reached.any() else None
+
+
+def elbo_table(results: Results) -> tuple[list[str], list[list[str]]]:
+    """The heads and rows of the printed table."""
+    heads = ["Method", "Test ELBO", "Train ELBO", "Iterations", "ms / iteration", "Chosen"]
+    rows = [
+        [
+            Method(name).label,
+            f"{entry['test_elbo']:.2f}",
+            f"{entry['train_elbo']:.2f}",
+            str(entry["iterations"]),
+            f"{1000 * entry['seconds_per_iteration']:.1f}",
+            f"{entry['optimizer']}, rate {entry['best_learning_rate']:g}",
+        ]
+        for name, entry in results.summary.items()
+    ]
+    return heads, rows
+
+
+def draw_curves(results: Results, folder: Path, datum: str) -> list[Path]:
+    """Train and test ELBO per `datum` against seconds and iterations."""
+    import matplotlib.pyplot as plt
+
+    with house_style():
+        figure, axes = plt.subplots(2, 2, figsize=(10, 7), sharey="row")
+        for row, metric in enumerate(("train_elbo", "test_elbo")):
+            for column, axis in enumerate(("seconds", "iteration")):
+                panel = axes[row, column]
+                finals = []
+                for run in results.runs:
+                    method = Method(run.method)
+                    panel.plot(
+                        run.curves[axis],
+                        run.curves[metric],
+                        color=COLOURS[method],
+                        linestyle=DASHES[method],
+                        label=method.label if run.seed == 0 else None,
+                    )
+                    finals.append(np.nanmax(run.curves[metric]))
+                best = max(finals)
+                panel.set(
+                    xlabel=axis if axis == "seconds" else "iterations",
+                    ylabel=metric.replace("_elbo", f" ELBO per {datum}"),
+                    ylim=(best - 1.2 * abs(best), best + 0.05 * abs(best)),
+                )
+        axes[0, 0].legend()
+        return save(figure, folder, results.experiment.replace("-", "_") + "_curves")
