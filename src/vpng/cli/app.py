@@ -131,6 +131,31 @@ def report(
 
 
 @app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="Folder of results, before.", metavar="A")],
+    b: Annotated[Path, typer.Argument(help="Folder of results, after.", metavar="B")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write it as Markdown too.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Put two folders of results side by side: what was changed, and whether it helped."""
+    from vpng.cli.output import console, list_paths, show
+    from vpng.experiments.results import write_text
+    from vpng.experiments.store import markdown
+    from vpng.report.compare import compare as compare_folders
+
+    texts = []
+    for found in compare_folders(a, b):
+        show(found.experiment, found.table())
+        for note in found.notes():
+            console.print(note, soft_wrap=True)
+        notes = "\n".join(f"- {note}" for note in found.notes())
+        texts.append(f"## {found.experiment}\n\n{notes}\n\n{markdown(found.table())}")
+    if out is not None:
+        list_paths([write_text(out, "\n".join(texts))])
+
+
+@app.command()
 def demo(
     out: Annotated[
         Path, typer.Option(help="Folder for the figures and results.", metavar="DIR")

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from vpng import optimizers
 from vpng.checks import finite_scalar, positive_integer
 from vpng.errors import expected
-from vpng.experiments.figures import COLOURS, DASHES, house_style, save
+from vpng.experiments.figures import draw_panels
 from vpng.experiments.methods import Method
 from vpng.experiments.results import Headline, Results, Run, mean_and_std, params_sha256
 from vpng.experiments.rules import RULES, adam_or_rmsprop
@@ -309,26 +309,6 @@ def table(results: Results) -> tuple[list[str], list[list[str]]]:
 
 def draw(results: Results, folder: Path) -> list[Path]:
     """The appendix's figure: test AUC against iterations, mean and spread over the runs."""
-    import matplotlib.pyplot as plt
-
-    with house_style():
-        figure, axes = plt.subplots(figsize=(6.4, 4.2))
-        for name in results.summary:
-            method = Method(name)
-            chosen = [run for run in results.runs if run.method == name]
-            iterations = np.asarray(chosen[0].curves["iteration"])
-            curves = np.array([run.curves["test_auc"] for run in chosen])
-            mean, spread = curves.mean(axis=0), curves.std(axis=0)
-            axes.plot(
-                iterations,
-                mean,
-                color=COLOURS[method],
-                linestyle=DASHES[method],
-                label=method.label,
-            )
-            axes.fill_between(
-                iterations, mean - spread, mean + spread, color=COLOURS[method], alpha=0.18, lw=0
-            )
-        axes.set(xlabel="iteration", ylabel="test AUC", ylim=(None, 1.005))
-        axes.legend(loc="lower right")
-        return save(figure, folder, "logistic_test_auc")
+    return draw_panels(
+        results, folder, "logistic_test_auc", {"test_auc": "test AUC"}, ("iteration",)
+    )

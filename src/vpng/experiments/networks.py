@@ -12,7 +12,7 @@ import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from vpng import optimizers
-from vpng.experiments.figures import COLOURS, DASHES, house_style, save
+from vpng.experiments.figures import draw_panels
 from vpng.experiments.methods import Method
 from vpng.experiments.results import Results, Run
 from vpng.experiments.rules import adam_or_rmsprop
@@ -179,29 +179,6 @@ def elbo_table(results: Results) -> tuple[list[str], list[list[str]]]:
 
 def draw_curves(results: Results, folder: Path, datum: str) -> list[Path]:
     """Train and test ELBO per `datum` against seconds and iterations."""
-    import matplotlib.pyplot as plt
-
-    with house_style():
-        figure, axes = plt.subplots(2, 2, figsize=(10, 7), sharey="row")
-        for row, metric in enumerate(("train_elbo", "test_elbo")):
-            for column, axis in enumerate(("seconds", "iteration")):
-                panel = axes[row, column]
-                finals = []
-                for run in results.runs:
-                    method = Method(run.method)
-                    panel.plot(
-                        run.curves[axis],
-                        run.curves[metric],
-                        color=COLOURS[method],
-                        linestyle=DASHES[method],
-                        label=method.label if run.seed == 0 else None,
-                    )
-                    finals.append(np.nanmax(run.curves[metric]))
-                best = max(finals)
-                panel.set(
-                    xlabel=axis if axis == "seconds" else "iterations",
-                    ylabel=metric.replace("_elbo", f" ELBO per {datum}"),
-                    ylim=(best - 1.2 * abs(best), best + 0.05 * abs(best)),
-                )
-        axes[0, 0].legend()
-        return save(figure, folder, results.experiment.replace("-", "_") + "_curves")
+    labels = {f"{part}_elbo": f"{part} ELBO per {datum}" for part in ("train", "test")}
+    name = results.experiment.replace("-", "_") + "_curves"
+    return draw_panels(results, folder, name, labels)

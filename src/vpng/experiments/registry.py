@@ -61,8 +61,11 @@ QUICK_VAE = {
     "budget": 8.0,
     "learning_rates": (0.003, 0.01),
     "pilot": 0.25,
-    "record_every": 20,
+    "batch_size": 100,
+    "num_particles": 2,
+    "record_every": 50,
 }
+"""Small enough for the bundled digits, which a batch of the paper's size would almost fill."""
 
 EXPERIMENTS = {
     "toy": Experiment(

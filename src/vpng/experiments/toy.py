@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from vpng.checks import finite_scalar, positive_integer
 from vpng.errors import expected
-from vpng.experiments.figures import COLOURS, DASHES, house_style, save
+from vpng.experiments.figures import house_style, line_look, save
 from vpng.experiments.methods import Method
 from vpng.experiments.results import Headline, Results, Run, mean_and_std, params_sha256
 from vpng.experiments.session import Session
@@ -282,20 +282,20 @@ def draw(results: Results, folder: Path) -> list[Path]:
         for method, direction in ways.items():
             arrow = np.asarray(direction(problem.init().variational), dtype=np.float64)
             arrow *= lengths[method] / np.linalg.norm(arrow)
+            look = line_look(method)
             axes[0].annotate(
                 "",
                 xy=tuple(arrow),
                 xytext=(0.0, 0.0),
-                arrowprops={"arrowstyle": "-|>", "color": COLOURS[method], "lw": 2.2},
+                arrowprops={"arrowstyle": "-|>", "color": look["color"], "lw": 2.2},
             )
+            axes[0].annotate(method.label, tuple(arrow), (5, -4), textcoords="offset points")
             path = paths[method.value]
             axes[1].plot(
                 path[:, 0],
                 path[:, 1],
-                color=COLOURS[method],
-                linestyle=DASHES[method],
-                marker=".",
-                markersize=3,
+                markevery=max(1, len(path) // 8),
+                **look,
                 label=f"{method.label}: {len(path) - 1} steps",
             )
         axes[1].legend(loc="upper left")
