@@ -8,8 +8,7 @@ import math
 import os
 import platform
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import PyTree
+
+from vpng.files import write_atomically
 
 SCHEMA = "vpng.results/1"
 SCHEMA_VERSION = 1
@@ -170,20 +171,6 @@ def mean_and_std(values: Any) -> dict[str, float]:
     array = np.asarray(values, dtype=np.float64)
     spread = float(array.std(ddof=1)) if array.size > 1 else 0.0
     return {"mean": float(array.mean()), "std": spread}
-
-
-def write_atomically(path: Path, write: Callable[[Path], None]) -> Path:
-    """Let `write` fill a temporary file beside `path`, then rename it into place."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
 
 
 def write_text(path: Path, text: str) -> Path:
