@@ -122,4 +122,4 @@ def _window(panel: "Axes", ends: Sequence[float | None]) -> tuple[float, float]:
     known = [end for end in ends if end is not None] or [0.0]
     best, worst = float(values.max()), min(known)
     reach = max(best - worst, 0.02 * abs(best), 1e-6)
-    return max(float(values.min()), worst - 1.5 * reach) - 0.03 * reach, best + 0.08 * reach
+    return max(float(values.min()), worst - 2.5 * reach) - 0.03 * reach, best + 0.08 * reach
