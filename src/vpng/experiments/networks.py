@@ -1,15 +1,12 @@
 """What the experiments with networks share: optimizers, the ELBO of a set, the race, the curves."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from vpng import optimizers
 from vpng.experiments.figures import draw_panels
@@ -107,32 +104,6 @@ def network_optimizer(
                 curvature=curvature,
                 damping=factored.damping,
             )
-
-
-def mean_elbo(
-    problem: Problem, data: PyTree, num_particles: int
-) -> Callable[[Parameters, PRNGKeyArray], Float[Array, ""]]:
-    """The ELBO per datum over all of `data`, in parts that fit the caches."""
-    size, part = problem.batch_size(data), 500
-    count = size - size % part if size > part else size
-    parts = jax.tree.map(
-        lambda leaf: leaf[:count].reshape(-1, min(part, count), *leaf.shape[1:]), data
-    )
-    rest = jax.tree.map(lambda leaf: leaf[count:], data)
-    objective = ELBO(num_particles)
-
-    def evaluate(parameters: Parameters, rng_key: PRNGKeyArray) -> Array:
-        keys = jax.random.split(rng_key, count // min(part, count) + 1)
-        losses = jax.lax.map(
-            lambda pair: objective.estimate(pair[0], problem, parameters, pair[1]).loss,
-            (keys[:-1], parts),
-        )
-        total = jnp.sum(losses) * min(part, count)
-        if size > count:
-            total += objective.estimate(keys[-1], problem, parameters, rest).loss * (size - count)
-        return -total / size
-
-    return evaluate
 
 
 def race(runs: list[Run]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from vpng.experiments.networks import (
     Factored,
     draw_curves,
     elbo_table,
-    mean_elbo,
     network_optimizer,
     race,
 )
@@ -32,6 +31,7 @@ from vpng.experiments.session import Session
 from vpng.objective import ELBO
 from vpng.problem import Parameters
 from vpng.problems import decode, paper_vae, reconstruct
+from vpng.training.mean_elbo import mean_elbo
 
 METHODS = (
     Method.GRADIENT,

@@ -36,7 +36,6 @@ from vpng.experiments.networks import (
     Factored,
     draw_curves,
     elbo_table,
-    mean_elbo,
     network_optimizer,
     race,
 )
@@ -46,6 +45,7 @@ from vpng.experiments.session import Session, Tell
 from vpng.kronecker import FactoredTikhonov
 from vpng.objective import ELBO
 from vpng.problems import Counted, MatrixFactorization, counted
+from vpng.training.mean_elbo import mean_elbo
 
 METHODS = (
     Method.GRADIENT,

@@ -1,0 +1,187 @@
+"""What the estimators with an inference network share."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import jax
+import numpy as np
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from vpng import optimizers
+from vpng.checks import finite_scalar, positive_integer
+from vpng.errors import expected
+from vpng.models.early_stopping import train
+from vpng.models.saved import SavedModel, leaves_by_name, tree_from_names
+from vpng.objective import ELBO
+from vpng.problem import Parameters
+from vpng.problems.amortised import AmortisedNormal
+from vpng.training import iterate_averaged
+
+_ROWS_AT_A_TIME = 2048
+
+
+class Setup(NamedTuple):
+    """A problem to train, the same to measure with, and parameters to start from."""
+
+    problem: AmortisedNormal
+    measured: AmortisedNormal
+    parameters: Parameters
+
+
+class AmortisedEstimator(
+    SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
+    """Latents from a network, trained with VPNG, stopped early on rows held out.
+
+    A subclass gives the constructor, `_rows`, `_setup` and `_batch`.
+    """
+
+    @abstractmethod
+    def _rows(self, X: Any, *, reset: bool) -> np.ndarray:
+        """X checked, as one host array."""
+
+    @abstractmethod
+    def _setup(self, rng_key: PRNGKeyArray, num_data: int) -> Setup:
+        """The problem for `num_data` rows of `n_features_in_` columns."""
+
+    @abstractmethod
+    def _batch(self, rows: np.ndarray) -> PyTree:
+        """Rows as the problem's batch."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train from the start.
+
+        Args:
+            X: one datum a row.
+            y: not used.
+        """
+        rows = self._rows(X, reset=True)
+        return self._train(rows, None, self.max_epochs)
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """One more pass, over these rows, from where the model is; no rows are held out.
+
+        Args:
+            X: one datum a row.
+            y: not used.
+        """
+        fitted = hasattr(self, "parameters_")
+        rows = self._rows(X, reset=not fitted)
+        return self._train(rows, self.parameters_ if fitted else None, 1, held_out=0.0)
+
+    def _train(
+        self,
+        rows: np.ndarray,
+        start: Parameters | None,
+        max_epochs: int,
+        held_out: float | None = None,
+    ) -> Self:
+        self._check_settings()
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        init_key, run_key = jax.random.split(jax.random.key(seed))
+        share = self.validation_fraction if held_out is None else held_out
+        order = np.random.default_rng(seed).permutation(len(rows))
+        size = min(round(share * len(rows)), len(rows) - 1)
+        kept = rows[np.sort(order[size:])]
+        problem, measured, parameters = self._setup(init_key, len(kept))
+        parameters = parameters if start is None else start
+        data = self._batch(kept)
+        batch_size = min(self.batch_size, len(kept))
+        optimizer = optimizers.network_vpng(
+            problem, parameters, data, self.learning_rate, batch_size=batch_size
+        )
+        if self.weight_decay:
+            optimizer = optax.chain(optimizer, optax.add_decayed_weights(-self.weight_decay))
+        result = train(
+            run_key,
+            problem,
+            parameters,
+            data,
+            optimizer,
+            readout=iterate_averaged,
+            objective=ELBO(1, kl_weight=self.kl_weight),
+            batch_size=batch_size,
+            max_epochs=max_epochs,
+            validation=self._batch(rows[order[:size]]) if size else None,
+            measured=measured,
+            patience=self.patience,
+            progress=self.progress,
+        )
+        self.parameters_, self.n_iter_ = result.parameters, result.epochs
+        self.history_ = result.history.to_dict()
+        return self
+
+    def _check_settings(self) -> None:
+        for name in ("n_components", "batch_size", "max_epochs", "patience"):
+            positive_integer(name, getattr(self, name))
+        for name in ("kl_weight", "weight_decay"):
+            finite_scalar(name, getattr(self, name), minimum=0.0, strict=False)
+        if not 0.0 <= self.validation_fraction < 1.0:
+            wanted = "a part of the rows in [0, 1)"
+            raise expected("validation_fraction", wanted, self.validation_fraction)
+
+    def transform(self, X: Any) -> Float[np.ndarray, "n k"]:
+        """The mean of q(z | x) for each row: rows that were not there in training are welcome."""
+        problem, parameters = self._fitted()
+        encode = lambda batch: problem.encode(parameters.variational, batch)[0]
+        return self._by_parts(encode, self._rows(X, reset=False))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The ELBO per row, with fixed draws; higher is better.
+
+        Args:
+            X: one datum a row.
+            y: not used.
+        """
+        return float(self._row_elbos(self._rows(X, reset=False)).mean())
+
+    def _row_elbos(self, rows: np.ndarray) -> Float[np.ndarray, " n"]:
+        problem, parameters = self._fitted()
+
+        def elbos(batch: PyTree) -> Array:
+            def one(key: PRNGKeyArray) -> Array:
+                noise = problem.noise(key, batch)
+                latent, divergence = problem.latent_and_kl(parameters, noise, batch)
+                likelihood = problem.likelihood(parameters.model, latent, batch)
+                return likelihood.log_prob(problem.observed(batch)) - divergence
+
+            return jax.vmap(one)(jax.random.split(jax.random.key(0), 4)).mean(axis=0)
+
+        return self._by_parts(elbos, rows)
+
+    def _fitted(self) -> tuple[AmortisedNormal, Parameters]:
+        check_is_fitted(self)
+        return self._setup(jax.random.key(0), 1).measured, self.parameters_
+
+    def _by_parts(self, function: Callable[[PyTree], Array], rows: np.ndarray) -> np.ndarray:
+        """`function` of a batch, compiled, a few rows at a time."""
+        compiled = jax.jit(function)
+        size = min(_ROWS_AT_A_TIME, len(rows))
+        parts = []
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            filled = np.pad(part, [(0, size - len(part)), (0, 0)])
+            parts.append(np.asarray(compiled(self._batch(filled)))[: len(part)])
+        return np.concatenate(parts)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components
+
+    def _fitted_arrays(self) -> dict[str, np.ndarray]:
+        width = {"n_features_in": np.array(self.n_features_in_)}
+        return {**width, **leaves_by_name("parameters", self.parameters_)}
+
+    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+        self._check_settings()
+        self.n_features_in_ = positive_integer("n_features_in", int(arrays["n_features_in"]))
+        shapes = jax.eval_shape(lambda key: self._setup(key, 1).parameters, jax.random.key(0))
+        self.parameters_ = tree_from_names("parameters", arrays, shapes)
+
+    def _validated(self, X: Any, reset: bool, **options: Any) -> Any:
+        return validate_data(self, X, reset=reset, dtype=np.float32, **options)

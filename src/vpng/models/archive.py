@@ -1,0 +1,96 @@
+"""A fitted model in one file: a zip with a header in JSON and arrays, no pickle.
+
+`header.json` has the format's name and version, the library's version, the kind of model, its
+settings, and the SHA-256 of `arrays.npz`; `header.sha256` has that of the header. Reading checks
+all of them before anything is believed, and runs no code from the file.
+"""
+
+import hashlib
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vpng.errors import InputError, expected
+from vpng.files import write_atomically
+from vpng.version import __version__
+
+FORMAT = "vpng.model"
+FORMAT_VERSION = 1
+
+
+def write_archive(
+    path: Path, kind: str, settings: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> Path:
+    """Write a model's file, whole or not at all.
+
+    Raises:
+        InputError: for a folder that cannot be written to.
+    """
+    packed = io.BytesIO()
+    np.savez(packed, allow_pickle=False, **arrays)
+    content = packed.getvalue()
+    header = json.dumps(
+        {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "library": __version__,
+            "kind": kind,
+            "settings": settings,
+            "sha256": hashlib.sha256(content).hexdigest(),
+        },
+        allow_nan=False,
+        indent=1,
+    ).encode()
+
+    def write(target: Path) -> None:
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr("header.json", header)
+            archive.writestr("header.sha256", hashlib.sha256(header).hexdigest())
+            archive.writestr("arrays.npz", content)
+
+    try:
+        return write_atomically(path, write)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}.") from error
+
+
+def read_archive(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The settings and arrays of a model's file.
+
+    Raises:
+        InputError: for a file that is damaged, foreign, of another kind or of a later version.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header, digest, content = (
+                archive.read(name) for name in ("header.json", "header.sha256", "arrays.npz")
+            )
+    except (zipfile.BadZipFile, KeyError, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise expected(
+            str(path), "a model saved by vpng", f"a file that is not: {error}"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    if hashlib.sha256(header).hexdigest().encode() != digest:
+        raise expected(str(path), "a header with its own checksum", "another: it is damaged")
+    try:
+        known = json.loads(header)
+        name, version = known["format"], known["version"]
+        found, settings, checksum = known["kind"], known["settings"], known["sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise expected(str(path), "a header as vpng writes it", f"the error {error}") from error
+    if name != FORMAT or version != FORMAT_VERSION:
+        wanted = f"the format {FORMAT} of version {FORMAT_VERSION}"
+        raise expected(str(path), wanted, f"{name} of version {version}")
+    if found != kind:
+        raise expected(str(path), f"a {kind}", f"a {found}")
+    if hashlib.sha256(content).hexdigest() != checksum:
+        raise expected(str(path), f"arrays with SHA-256 {checksum}", "others: it is damaged")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return settings, {key: arrays[key] for key in arrays.files}

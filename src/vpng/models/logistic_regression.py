@@ -1,0 +1,148 @@
+"""Bayesian logistic regression as an estimator."""
+
+from typing import Any, Self
+
+import jax
+import numpy as np
+import optax
+from jaxtyping import Float
+from scipy.special import expit
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from vpng import optimizers
+from vpng.checks import finite_scalar, positive_integer
+from vpng.errors import expected
+from vpng.models.saved import SavedModel
+from vpng.objective import ELBO
+from vpng.problems import LogisticRegression
+from vpng.training import Loop
+
+
+class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
+    """Two classes, weights w ~ N(0, prior_scale^2 I), a mean-field normal posterior.
+
+    Probabilities are averages over the posterior, so that they know what the data do not say.
+
+    Args:
+        prior_scale: the standard deviation of every weight before the data.
+        fit_intercept: whether there is a weight for a constant.
+        num_steps: steps of VPNG, on all data.
+        learning_rate: the first step size of Adam on top of VPNG; it decays to a twentieth.
+        damping: added to the predictive Fisher.
+        num_particles: draws of the weights for a step.
+        random_state: a seed, None, or NumPy's RandomState.
+        progress: whether to show a progress bar.
+
+    Attributes:
+        classes_: the two labels.
+        coef_: the posterior means, `[1, n_features_in_]`.
+        intercept_: that of the constant, `[1]`.
+        coef_scale_: the posterior standard deviations of the weights, the constant's last.
+        history_: the loss during training.
+    """
+
+    def __init__(
+        self,
+        *,
+        prior_scale: float = 1.0,
+        fit_intercept: bool = True,
+        num_steps: int = 500,
+        learning_rate: float = 0.1,
+        damping: float = 1e-2,
+        num_particles: int = 10,
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.prior_scale = prior_scale
+        self.fit_intercept = fit_intercept
+        self.num_steps = num_steps
+        self.learning_rate = learning_rate
+        self.damping = damping
+        self.num_particles = num_particles
+        self.random_state = random_state
+        self.progress = progress
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Find the posterior given covariates X and one of two labels a row, y."""
+        X, y = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(y)
+        kind = type_of_target(y)
+        if kind != "binary":
+            # scikit-learn's own words, which its checks look for.
+            raise ValueError(f"Only binary classification is supported. The type is {kind}.")
+        positive_integer("num_steps", self.num_steps)
+        finite_scalar("learning_rate", self.learning_rate, minimum=0.0, strict=True)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) != 2:
+            raise ValueError(f"y: expected two classes, got one class, {self.classes_[0]!r}.")
+        problem, data = LogisticRegression.create(
+            X, labels, prior_scale=self.prior_scale, intercept=self.fit_intercept
+        )
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        init_key, run_key = jax.random.split(jax.random.key(seed))
+        parameters = problem.init(init_key, data.covariates.shape[1])
+        rate = optax.linear_schedule(self.learning_rate, self.learning_rate / 20, self.num_steps)
+        optimizer = optimizers.vpng(problem, rate, rule=optax.scale_by_adam(), damping=self.damping)
+        loop = Loop(problem, parameters, data, optimizer, objective=ELBO(self.num_particles))
+        result = loop.run(loop.init(parameters, run_key), self.num_steps, progress=self.progress)
+        found = result.params.variational
+        self._adopt(np.asarray(found.loc), np.exp(np.asarray(found.log_scale)))
+        self.history_ = result.history.to_dict()
+        return self
+
+    def decision_function(self, X: Any) -> Float[np.ndarray, " n"]:
+        """The log-odds of the second class at the posterior mean."""
+        return self._logits(X)[0]
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "n 2"]:
+        """The posterior predictive probability of each class.
+
+        x . w is normal under q, and the average of its sigmoid is a Gauss-Hermite quadrature.
+        """
+        mean, deviation = self._logits(X)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(32)
+        values = expit(mean[:, None] + deviation[:, None] * nodes)
+        second = values @ weights / weights.sum()
+        return np.stack([1.0 - second, second], axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The more probable class of each row."""
+        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+
+    def _logits(self, X: Any) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """Mean and standard deviation of x . w under the posterior."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float32, reset=False).astype(np.float64)
+        scales = self.coef_scale_.astype(np.float64)
+        variance = (X**2) @ scales[: X.shape[1]] ** 2 + (scales[X.shape[1] :] ** 2).sum()
+        return X @ self.coef_[0] + self.intercept_[0], np.sqrt(variance)
+
+    def _adopt(self, loc: np.ndarray, scale: np.ndarray) -> None:
+        width = self.n_features_in_
+        self.coef_, self.coef_scale_ = loc[None, :width], scale
+        self.intercept_ = loc[width:] if self.fit_intercept else np.zeros(1, loc.dtype)
+
+    def _fitted_arrays(self) -> dict[str, np.ndarray]:
+        loc = np.concatenate([self.coef_[0], self.intercept_[: int(self.fit_intercept)]])
+        labels = self.classes_
+        if labels.dtype == object:
+            labels = np.array([str(label) for label in labels])
+        return {"loc": loc, "scale": self.coef_scale_, "classes": labels}
+
+    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+        loc, scale, self.classes_ = arrays["loc"], arrays["scale"], arrays["classes"]
+        if loc.ndim != 1 or loc.shape != scale.shape or self.classes_.shape != (2,):
+            wanted = "means and deviations of one length, and two classes"
+            raise expected("arrays", wanted, f"{loc.shape}, {scale.shape}, {self.classes_.shape}")
+        if not (np.isfinite(loc).all() and np.isfinite(scale).all()):
+            raise expected("arrays", "finite numbers", "others")
+        self.n_features_in_ = len(loc) - int(self.fit_intercept)
+        self._adopt(loc, scale)
