@@ -22,6 +22,7 @@ from vpng.curvature import (
 )
 from vpng.damping import AbstractDamping, Constant, LevenbergMarquardt, Scheduled
 from vpng.errors import InputError
+from vpng.experiments.race import race
 from vpng.fisher import (
     AbstractEstimator,
     AbstractMetric,
@@ -91,6 +92,7 @@ __all__ = [
     "optimizers",
     "precondition",
     "problems",
+    "race",
     "scale_by_hessian_free",
     "scale_by_natural_gradient",
     "scale_by_vpng",

@@ -131,6 +131,45 @@ def report(
 
 
 @app.command()
+def race(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="module:attribute with (problem, params, data), or a function that returns them.",
+            metavar="TARGET",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the results, tables and figures.", metavar="DIR")
+    ],
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds of steps for every method's run.", metavar="SECONDS"),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds.", metavar="N")] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated: gradient, natural_gradient, vpng, hessian_free.", metavar="A,B"
+        ),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="One setting, as often as you like.", metavar="KEY=VALUE"),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the runs that are in the folder.")
+    ] = False,
+) -> None:
+    """Race all methods on a problem of your own, and write the results and the report."""
+    from vpng.cli.race import race_and_show
+
+    given = {"budget": budget, "seeds": seeds, "methods": methods}
+    options = {option: value for option, value in given.items() if value is not None}
+    race_and_show(target, out, options, assignments or [], resume=resume)
+
+
+@app.command()
 def compare(
     a: Annotated[Path, typer.Argument(help="Folder of results, before.", metavar="A")],
     b: Annotated[Path, typer.Argument(help="Folder of results, after.", metavar="B")],

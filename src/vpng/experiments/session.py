@@ -38,6 +38,10 @@ class Watcher(Protocol):
     def __call__(self, status: Status, /) -> None: ...
 
 
+def silent(status: Status) -> None:
+    """Shows nothing."""
+
+
 Tell = Callable[[float, str], None]
 """Called by a run with the part of it that is done and a word on how it goes."""
 
@@ -48,9 +52,7 @@ class Session:
     A part that the journal remembers is not run again. Calling the session with a text shows it.
     """
 
-    def __init__(
-        self, journal: Journal | None = None, watcher: Watcher = lambda status: None
-    ) -> None:
+    def __init__(self, journal: Journal | None = None, watcher: Watcher = silent) -> None:
         self._journal, self._watcher = journal, watcher
         self._runs, self._cost = 0, 0.0
         self._position, self._done, self._recalled, self._busy = 0, 0.0, 0.0, 0.0

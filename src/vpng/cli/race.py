@@ -1,0 +1,41 @@
+"""`vpng race`: all methods on a problem of the user's own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vpng.cli.output import list_paths, live_status, show
+from vpng.experiments.methods import parse_methods
+from vpng.experiments.race import METHODS, RaceConfig, load_course, race, table
+from vpng.experiments.settings import parse_assignment, typed_settings
+
+
+def race_and_show(
+    target: str, out: Path, options: Mapping[str, Any], assignments: list[str], *, resume: bool
+) -> None:
+    """Run the race on what `target` names; files and the page go to `out`.
+
+    Raises:
+        InputError: if something does not fit; nothing is written then.
+    """
+    given = dict(options)
+    if "methods" in given:
+        given["methods"] = parse_methods(given["methods"], METHODS)
+    given |= dict(map(parse_assignment, assignments))
+    settings = typed_settings(RaceConfig, given, "--set")
+    RaceConfig(**settings)
+    course = load_course(target)
+    with live_status(target) as watch:
+        results = race(
+            course.problem,
+            course.params,
+            course.data,
+            test=course.test,
+            name=target,
+            out=out,
+            resume=resume,
+            watcher=watch,
+            **settings,
+        )
+    show(target, table(results))
+    list_paths([out / "results.json", out / "report.html"])
