@@ -48,6 +48,7 @@ def test_the_better_vpng_is_compared_with_the_best_of_the_others():
     runs += [run("natural_gradient", s, 5.0) for s in range(2)]
     found = verdict(document(runs))
     assert "VPNG, block-diagonal ends 20 ahead of Natural gradient" in words(found)
+    assert "VPNG ends 20 behind Natural gradient" in words(found), "the other one's loss is told"
 
 
 def test_a_diverged_run_counts_against_its_method():

@@ -21,7 +21,7 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which experiment: toy, psd, logistic, vae, vae-no-ema, or all of them.",
+            help="Which experiment: toy, psd, logistic, vae, vae-no-ema, vmf, or all of them.",
             metavar="NAME",
         ),
     ],
@@ -53,12 +53,15 @@ def reproduce(
         str | None,
         typer.Option(
             help="Comma-separated: gradient, natural_gradient, vpng, hessian_free; "
-            "for vae also vpng_block.",
+            "for vae and vmf also vpng_block.",
             metavar="A,B",
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="For vae: digits or mnist.", metavar="NAME")
+        str | None,
+        typer.Option(
+            help="For vae: digits or mnist; for vmf: synthetic, ml-20m and more.", metavar="NAME"
+        ),
     ] = None,
 ) -> None:
     """Reproduce an experiment of the paper: results as JSON and CSV, figures, a table."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vpng.experiments import logistic, psd, toy, vae
+from vpng.experiments import logistic, psd, toy, vae, vmf
 from vpng.experiments.methods import Method
 from vpng.experiments.results import Results, Table
 from vpng.experiments.session import Session
@@ -97,6 +97,29 @@ EXPERIMENTS = {
             **QUICK_VAE,
             "seeds": 2,
             "methods": (Method.GRADIENT, Method.NATURAL_GRADIENT, Method.VPNG),
+        },
+    ),
+    "vmf": Experiment(
+        vmf.VmfConfig,
+        vmf.run,
+        vmf.table,
+        vmf.draw,
+        ("seeds", "iterations", "budget", "methods", "data"),
+        vmf.METHODS,
+        {
+            Preset.QUICK: {
+                "budget": 6.0,
+                "seeds": 2,
+                "learning_rates": (0.003, 0.01),
+                "pilot": 0.25,
+                "methods": (Method.GRADIENT, Method.NATURAL_GRADIENT, Method.VPNG),
+            },
+            Preset.PAPER: {
+                "data": vmf.DataSet.ML_20M,
+                "num_particles": 10,
+                "budget": 1000.0,
+                "pilot": 1.0,
+            },
         },
     ),
 }

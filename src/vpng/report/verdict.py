@@ -92,49 +92,53 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
     champion = max(ours, key=lambda side: side.score)
     if headline.goal is not None:
         return _to_the_goal(champion, others, headline, findings)
-    return _at_the_end(champion, sides, others, headline, findings)
+    return _at_the_end(ours, others, headline, findings)
 
 
 def _at_the_end(
-    champion: _Side,
-    sides: Sequence[_Side],
-    others: Sequence[_Side],
-    headline: Headline,
-    findings: list[str],
+    ours: Sequence[_Side], others: Sequence[_Side], headline: Headline, findings: list[str]
 ) -> Verdict:
-    ranking = sorted(sides, key=lambda side: -side.score)
+    ours = sorted(ours, key=lambda side: -side.score)
+    ranking = sorted([*ours, *others], key=lambda side: -side.score)
     listed = ", ".join(f"{side.label} {side.shown()}" for side in ranking)
     sentences = [f"Final {headline.label}, best first: {listed}."]
     rival = max(others, key=lambda side: side.score)
-    broken = [side for side in (champion, rival) if not np.isfinite(side.finals).all()]
+    standings = []
+    for side in ours:
+        standing, words = _against(side, rival, headline)
+        standings.append(standing)
+        sentences += words
+    for other in others:
+        sentences += _race(ours[0], other, headline)
+    return Verdict(standings[0], [*sentences, *findings])
+
+
+def _against(ours: _Side, rival: _Side, headline: Headline) -> tuple[Standing, list[str]]:
+    """How one method ends compared with the best of the others."""
+    broken = [side for side in (ours, rival) if not np.isfinite(side.finals).all()]
     if broken:
-        sentences += [
+        standing = Standing.BEHIND if ours in broken else Standing.AHEAD
+        return standing, [
             f"{side.label} has runs that ended without a finite {headline.label}."
             for side in broken
         ]
-        standing = Standing.BEHIND if champion in broken else Standing.AHEAD
-        return Verdict(standing, [*sentences, *findings])
     sign = 1.0 if headline.higher_is_better else -1.0
-    gap = difference(sign * np.asarray(champion.finals), sign * np.asarray(rival.finals))
+    gap = difference(sign * np.asarray(ours.finals), sign * np.asarray(rival.finals))
     ahead = gap.value > 0.0
-    seeds = _seeds(champion, rival)
+    seeds = _seeds(ours, rival)
     if gap.beyond_noise is None:
         standing = Standing.ONE_SEED
         noise = f"{seeds}, so nothing can be said about the noise"
-    elif gap.beyond_noise:
-        standing = Standing.AHEAD if ahead else Standing.BEHIND
-        noise = f"95 % interval {_ends(gap, not ahead)}, {seeds}: more than the noise of the seeds"
     else:
-        standing = Standing.LEVEL
-        noise = f"95 % interval {_ends(gap, not ahead)}, {seeds}: within the noise of the seeds"
-    word = "ahead of" if ahead else "behind"
-    sentences.append(
-        f"{champion.label} ends {abs(gap.value):.3g} {word} {rival.label}, the best of the others "
+        standing, word = Standing.LEVEL, "within"
+        if gap.beyond_noise:
+            standing, word = (Standing.AHEAD if ahead else Standing.BEHIND), "more than"
+        noise = f"95 % interval {_ends(gap, not ahead)}, {seeds}: {word} the noise of the seeds"
+    where = "ahead of" if ahead else "behind"
+    return standing, [
+        f"{ours.label} ends {abs(gap.value):.3g} {where} {rival.label}, the best of the others "
         f"({noise})."
-    )
-    for other in others:
-        sentences += _race(champion, other, headline)
-    return Verdict(standing, [*sentences, *findings])
+    ]
 
 
 def _to_the_goal(
