@@ -3,6 +3,7 @@
 import pytest
 
 from vpng.experiments import psd
+from vpng.experiments.registry import EXPERIMENTS
 from vpng.experiments.schema import load_results
 
 SMALL = ("--seeds", "2", "--set", "num_thetas=3", "--set", "num_draws=20")
@@ -78,3 +79,20 @@ def test_bad_settings_leave_no_files(vpng, tmp_path, arguments, words):
     for word in words:
         assert word in err
     assert not out.exists()
+
+
+def test_all_runs_everything_and_writes_the_report(vpng, tmp_path, monkeypatch):
+    monkeypatch.setattr("vpng.cli.reproduce.EXPERIMENTS", {"psd": EXPERIMENTS["psd"]})
+    file = tmp_path / "settings.toml"
+    file.write_text("[psd]\nnum_thetas = 3\nnum_draws = 20\n")
+    out = tmp_path / "out"
+    everything = ("reproduce", "all", "--out", str(out), "--config", str(file))
+    assert vpng(*everything)[0] == 0
+    assert load_results(out / "psd")["configuration"]["num_draws"] == 20
+    assert "Positive semidefiniteness" in (out / "report.html").read_text()
+    (out / "psd" / "results.json").unlink()
+    code, _, err = vpng(*everything)
+    assert code == 2
+    assert "--resume" in err
+    assert vpng(*everything, "--resume")[0] == 0
+    assert (out / "psd" / "results.json").exists()

@@ -8,12 +8,13 @@ from typing import Any
 from vpng.checks import output_folder
 from vpng.cli.output import list_paths, live_status, show
 from vpng.errors import expected
-from vpng.experiments.journal import Journal
+from vpng.experiments.journal import Journal, check_journal
 from vpng.experiments.methods import parse_methods
 from vpng.experiments.registry import EXPERIMENTS, Experiment
 from vpng.experiments.session import Session
 from vpng.experiments.settings import Preset, parse_assignment, read_toml, typed_settings
 from vpng.experiments.store import store
+from vpng.report import write_report
 
 
 def reproduce_one(
@@ -38,7 +39,7 @@ def reproduce_one(
 
 
 def reproduce_all(out: Path, *, preset: Preset, config: Path | None, resume: bool) -> None:
-    """Run every experiment into a folder of its own under `out`.
+    """Run every experiment into a folder of its own under `out`, then write the report.
 
     Raises:
         InputError: if a setting does not fit; nothing is written then.
@@ -49,8 +50,11 @@ def reproduce_all(out: Path, *, preset: Preset, config: Path | None, resume: boo
         for name in EXPERIMENTS
     }
     for name, configuration in configurations.items():
+        check_journal(out / name, name, asdict(configuration), resume=resume)
+    for name, configuration in configurations.items():
         # A folder that is there and whole is done: its runs are recalled, its files drawn again.
         run_and_store(name, configuration, out / name, resume=resume)
+    list_paths([write_report(out)])
 
 
 def configured(

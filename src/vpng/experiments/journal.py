@@ -29,25 +29,15 @@ class Journal:
         Raises:
             InputError: if `out` holds runs that would be lost, or runs of another configuration.
         """
-        folder, results = out / "runs", out / "results.json"
+        check_journal(out, experiment, configuration, resume=resume)
+        folder = out / "runs"
         manifest = folder / "grid.json"
-        wanted = {"schema": GRID_SCHEMA, "experiment": experiment, "configuration": configuration}
-        wanted = json.loads(json.dumps(plain(wanted)))
-        if manifest.exists():
-            if resume:
-                _refuse_another(manifest, wanted)
-            elif not results.exists():
-                runs = sum(1 for path in folder.glob("*.json") if path != manifest)
-                raise expected(
-                    "--out",
-                    "a folder without an unfinished grid",
-                    f"{out} with {runs} finished runs; go on with --resume, or remove {folder}",
-                )
         if not resume or not manifest.exists():
-            results.unlink(missing_ok=True)
+            (out / "results.json").unlink(missing_ok=True)
             for path in folder.glob("*.json"):
                 path.unlink()
             folder.mkdir(exist_ok=True)
+            wanted = _manifest(experiment, configuration)
             write_text(manifest, json.dumps(wanted, indent=1) + "\n")
         return cls(folder)
 
@@ -62,6 +52,34 @@ class Journal:
 
     def _path(self, name: str) -> Path:
         return self._folder / (re.sub(r"[^a-z0-9.]+", "-", name.lower()) + ".json")
+
+
+def check_journal(
+    out: Path, experiment: str, configuration: dict[str, Any], *, resume: bool
+) -> None:
+    """Refuse a folder whose runs would be lost, or are of another configuration.
+
+    Raises:
+        InputError: with what differs, or how to go on.
+    """
+    folder = out / "runs"
+    manifest = folder / "grid.json"
+    if not manifest.exists():
+        return
+    if resume:
+        _refuse_another(manifest, _manifest(experiment, configuration))
+    elif not (out / "results.json").exists():
+        runs = sum(1 for path in folder.glob("*.json") if path != manifest)
+        raise expected(
+            "--out",
+            "a folder without an unfinished grid",
+            f"{out} with {runs} finished runs; go on with --resume, or remove {folder}",
+        )
+
+
+def _manifest(experiment: str, configuration: dict[str, Any]) -> dict[str, Any]:
+    document = {"schema": GRID_SCHEMA, "experiment": experiment, "configuration": configuration}
+    return json.loads(json.dumps(plain(document)))
 
 
 def pack(array: np.ndarray) -> dict[str, Any]:
