@@ -119,7 +119,7 @@ def contenders(small: bool) -> dict[str, dict[str, Callable]]:
             f"factors {k}, regularisation {r:g}, alpha {a:g}": als(k, r, a)
             for k, r, a in product((16, 32, 64), (0.1, 10.0), (1.0, 10.0))
         },
-        "NMF, KL": {
+        "NMF with KL loss": {
             f"components {k}, penalty {p:g}": nmf(k, p)
             for k, p in product((5, 10, 20, 40), (0.0, 1e-3, 1e-2))
         },

@@ -117,12 +117,10 @@ def network_vpng(
     some = jax.tree.map(lambda leaf: jnp.asarray(leaf[:calibration_size]), data)
     few = jax.tree.map(lambda leaf: leaf[: min(batch_size, 8)], some)
     metric = Predictive(Probed(1), num_particles=1)
-    # sqrt(v + epsilon / B): gradients of a batch of B have variances of the order F / B.
-    adam = optax.scale_by_adam(b1=0.9, b2=0.98, eps=0.0, eps_root=1e-3 / batch_size, nesterov=True)
     direction = in_eigenbasis(
         problem,
         discover(problem, params, few, metric),
-        adam,
+        eigenbasis_adam(batch_size),
         calibration=some,
         parameters=params,
         **options,
@@ -130,6 +128,15 @@ def network_vpng(
     if learning_rate is None:
         learning_rate = lambda step: 0.008 / jnp.sqrt(1.0 + step / 400.0)
     return iterate_average(_chain(direction, optax.identity(), learning_rate))
+
+
+def eigenbasis_adam(batch_size: int) -> optax.GradientTransformation:
+    """Nesterov Adam for coordinates in which the metric is nearly diagonal.
+
+    Its denominator is sqrt(v + epsilon / B): gradients of a batch of B have variances of the order
+    F / B.
+    """
+    return optax.scale_by_adam(b1=0.9, b2=0.98, eps=0.0, eps_root=1e-3 / batch_size, nesterov=True)
 
 
 def _chain(

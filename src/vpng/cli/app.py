@@ -198,6 +198,46 @@ def compare(
 
 
 @app.command()
+def recommend(
+    model: Annotated[
+        Path, typer.Option(help="A model saved by PoissonFactorization.", metavar="FILE")
+    ],
+    ratings: Annotated[
+        Path, typer.Option(help="MovieLens's ratings.csv or ratings.dat.", metavar="FILE")
+    ],
+    user: Annotated[int, typer.Option(help="The user's id in the ratings.", metavar="ID")],
+    movies: Annotated[
+        Path | None, typer.Option(help="MovieLens's movies.csv, for titles.", metavar="FILE")
+    ] = None,
+    count: Annotated[
+        int, typer.Option("-n", "--count", help="How many movies.", metavar="N", min=1)
+    ] = 10,
+    include_seen: Annotated[
+        bool, typer.Option("--include-seen", help="Movies that the user has rated, too.")
+    ] = False,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="First fit a model to the ratings and write it.")
+    ] = False,
+    min_ratings: Annotated[
+        int, typer.Option(help="With --fit: ratings that a movie needs.", metavar="N", min=1)
+    ] = 20,
+) -> None:
+    """Recommend movies to a user, known to the model or new."""
+    from vpng.cli.recommend import recommend_to_user
+
+    recommend_to_user(
+        model,
+        ratings,
+        user,
+        movies=movies,
+        count=count,
+        include_seen=include_seen,
+        fit=fit,
+        min_ratings=min_ratings,
+    )
+
+
+@app.command()
 def demo(
     out: Annotated[
         Path, typer.Option(help="Folder for the figures and results.", metavar="DIR")

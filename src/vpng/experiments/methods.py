@@ -12,6 +12,7 @@ class Method(StrEnum):
     NATURAL_GRADIENT = "natural_gradient"
     VPNG = "vpng"
     VPNG_BLOCK = "vpng_block"
+    VPNG_EIGENBASIS = "vpng_eigenbasis"
     HESSIAN_FREE = "hessian_free"
 
     @property
@@ -25,6 +26,7 @@ _LABELS = {
     Method.NATURAL_GRADIENT: "Natural gradient",
     Method.VPNG: "VPNG",
     Method.VPNG_BLOCK: "VPNG, block-diagonal",
+    Method.VPNG_EIGENBASIS: "VPNG, eigenbasis",
     Method.HESSIAN_FREE: "Hessian-free",
 }
 

@@ -21,6 +21,7 @@ from vpng.kronecker import (
     LogarithmicRank,
     PerFactor,
     discover,
+    in_eigenbasis,
 )
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem
@@ -104,6 +105,17 @@ def network_optimizer(
                 curvature=curvature,
                 damping=factored.damping,
             )
+        case Method.VPNG_EIGENBASIS:
+            structure = discover(problem, parameters, batch, Predictive(Probed(1)))
+            adam = optimizers.eigenbasis_adam(problem.batch_size(batch))
+            direction = in_eigenbasis(
+                problem,
+                structure,
+                adam_or_rmsprop(rmsprop, adam=adam),
+                calibration=batch,
+                parameters=parameters,
+            )
+            return optax.chain(direction, optax.scale_by_learning_rate(learning_rate))
 
 
 def race(runs: list[Run]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ STYLES = {
     Method.NATURAL_GRADIENT.value: Style("#E69F00", (1.5, 1.5), "s"),
     Method.VPNG.value: Style("#D55E00", (), "^"),
     Method.VPNG_BLOCK.value: Style("#CC79A7", (8, 2), "D"),
+    Method.VPNG_EIGENBASIS.value: Style("#56B4E9", (2, 2), "P"),
     Method.HESSIAN_FREE.value: Style("#009E73", (6, 1.5, 1.5, 1.5), "v"),
 }
 SPARE = (

@@ -112,7 +112,12 @@ EXPERIMENTS = {
                 "seeds": 2,
                 "learning_rates": (0.003, 0.01),
                 "pilot": 0.25,
-                "methods": (Method.GRADIENT, Method.NATURAL_GRADIENT, Method.VPNG),
+                "methods": (
+                    Method.GRADIENT,
+                    Method.NATURAL_GRADIENT,
+                    Method.VPNG,
+                    Method.VPNG_EIGENBASIS,
+                ),
             },
             Preset.PAPER: {
                 "data": vmf.DataSet.ML_20M,

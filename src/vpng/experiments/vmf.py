@@ -52,6 +52,7 @@ METHODS = (
     Method.NATURAL_GRADIENT,
     Method.VPNG,
     Method.VPNG_BLOCK,
+    Method.VPNG_EIGENBASIS,
     Method.HESSIAN_FREE,
 )
 HEADLINE = Headline("test_elbo", "test ELBO per user", axes=("seconds", "iteration"))
@@ -116,7 +117,7 @@ class VmfConfig:
     pilot: float = 0.15
     record_every: int = 20
     evaluation_particles: int = 2
-    learning_rates: tuple[float, ...] = (0.001, 0.003, 0.01)
+    learning_rates: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03)
     rules: tuple[str, ...] = RULES
     damping: float = 0.1
     decay: float | None = 0.9

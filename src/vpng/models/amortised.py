@@ -20,9 +20,10 @@ from vpng.models.saved import SavedModel, leaves_by_name, tree_from_names
 from vpng.objective import ELBO
 from vpng.problem import Parameters
 from vpng.problems.amortised import AmortisedNormal
-from vpng.training import iterate_averaged
+from vpng.training import current, iterate_averaged
 
 _ROWS_AT_A_TIME = 2048
+_WORTH_AVERAGING = 50
 
 
 class Setup(NamedTuple):
@@ -92,6 +93,7 @@ class AmortisedEstimator(
         parameters = parameters if start is None else start
         data = self._batch(kept)
         batch_size = min(self.batch_size, len(kept))
+        steps = max_epochs * max(len(kept) // batch_size, 1)
         optimizer = optimizers.network_vpng(
             problem, parameters, data, self.learning_rate, batch_size=batch_size
         )
@@ -103,7 +105,7 @@ class AmortisedEstimator(
             parameters,
             data,
             optimizer,
-            readout=iterate_averaged,
+            readout=iterate_averaged if steps >= _WORTH_AVERAGING else current,
             objective=ELBO(1, kl_weight=self.kl_weight),
             batch_size=batch_size,
             max_epochs=max_epochs,

@@ -92,5 +92,8 @@ def read_archive(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nd
         raise expected(str(path), f"a {kind}", f"a {found}")
     if hashlib.sha256(content).hexdigest() != checksum:
         raise expected(str(path), f"arrays with SHA-256 {checksum}", "others: it is damaged")
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return settings, {key: arrays[key] for key in arrays.files}
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return settings, {key: arrays[key] for key in arrays.files}
+    except ValueError as error:
+        raise expected(str(path), "plain arrays", f"others: {error}") from error

@@ -115,7 +115,8 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The more probable class of each row."""
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+        second = self.decision_function(X) > 0
+        return self.classes_[second.astype(int)]
 
     def _logits(self, X: Any) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
         """Mean and standard deviation of x . w under the posterior."""

@@ -1,0 +1,116 @@
+"""The autoencoder and the logistic regression as estimators."""
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.estimator_checks import (
+    check_get_params_invariance,
+    check_no_attributes_set_in_init,
+    check_parameters_default_constructible,
+    check_set_params,
+)
+
+from vpng.errors import InputError
+from vpng.models import VAE, BayesianLogisticRegression, PoissonFactorization
+from vpng.problems import BernoulliLikelihood, NormalLikelihood
+
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(80, 3))
+Y = np.where(X @ [2.0, -1.0, 0.0] + 0.5 + RNG.logistic(size=80) > 0, "yes", "no")
+BITS = (RNG.random((40, 6)) < np.where(np.arange(40) % 2, 0.9, 0.1)[:, None]).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def regression():
+    return BayesianLogisticRegression(random_state=0, num_steps=200).fit(X, Y)
+
+
+def test_the_posterior_mean_is_near_the_penalised_estimate(regression):
+    """A N(0, 1) prior is C = 1; the mean of q differs from the mode by the posterior's skew."""
+    mode = LogisticRegression(C=1.0).fit(X, Y)
+    np.testing.assert_allclose(regression.coef_, mode.coef_, atol=0.3)
+    assert (np.sign(regression.coef_[0, :2]) == [1, -1]).all()
+    assert regression.score(X, Y) >= mode.score(X, Y) - 0.03
+    assert regression.classes_.tolist() == ["no", "yes"]
+
+
+def test_probabilities_are_posterior_averages(regression):
+    found = regression.predict_proba(X[:2])
+    np.testing.assert_allclose(found.sum(axis=1), 1.0)
+    for row, probability in zip(X[:2], found[:, 1], strict=True):
+        row = row.astype(np.float32).astype(float)
+        mean = row @ regression.coef_[0] + regression.intercept_[0]
+        deviation = np.sqrt((np.append(row, 1.0) ** 2) @ regression.coef_scale_.astype(float) ** 2)
+        average, _ = quad(
+            lambda t, m=mean, s=deviation: norm.pdf(t, m, s) / (1 + np.exp(-t)),
+            mean - 12 * deviation,
+            mean + 12 * deviation,
+        )
+        assert probability == pytest.approx(average, abs=1e-6)
+
+
+def test_a_saved_regression_is_the_same(regression, tmp_path):
+    loaded = BayesianLogisticRegression.load(regression.save(tmp_path / "model"))
+    np.testing.assert_array_equal(loaded.predict_proba(X), regression.predict_proba(X))
+    np.testing.assert_array_equal(loaded.predict(X), regression.predict(X))
+    with pytest.raises(InputError, match="expected a VAE, got a BayesianLogisticRegression"):
+        VAE.load(tmp_path / "model")
+
+
+def test_labels_must_be_two():
+    with pytest.raises(ValueError, match="Only binary"):
+        BayesianLogisticRegression().fit(X, np.arange(80) % 3)
+    with pytest.raises(ValueError, match="one class"):
+        BayesianLogisticRegression().fit(X, np.zeros(80))
+
+
+@pytest.fixture(scope="module")
+def autoencoder():
+    settings = {"hidden": (5,), "batch_size": 20, "max_epochs": 40, "learning_rate": 0.02}
+    return VAE(1, random_state=0, **settings).fit(BITS)
+
+
+def test_the_autoencoder_tells_groups_apart(autoencoder):
+    assert isinstance(autoencoder.likelihood_, BernoulliLikelihood)
+    codes = autoencoder.transform(BITS)[:, 0]
+    full, empty = codes[BITS.sum(axis=1) >= 4], codes[BITS.sum(axis=1) <= 2]
+    assert abs(full.mean() - empty.mean()) > 3 * max(full.std(), empty.std()) / 2
+    pictures = autoencoder.predict(BITS)
+    assert pictures.shape == BITS.shape
+    assert ((pictures >= 0) & (pictures <= 1)).all()
+    assert autoencoder.score(BITS) > autoencoder.score(1.0 - np.eye(6)[np.arange(40) % 6])
+
+
+def test_a_saved_autoencoder_is_the_same(autoencoder, tmp_path):
+    loaded = VAE.load(autoencoder.save(tmp_path / "model"))
+    np.testing.assert_array_equal(loaded.predict(BITS), autoencoder.predict(BITS))
+    assert isinstance(loaded.likelihood, BernoulliLikelihood)
+
+
+def test_data_outside_the_support_are_refused(autoencoder):
+    with pytest.raises(InputError, match="X: expected numbers in"):
+        autoencoder.transform(BITS + 0.5)
+    with pytest.raises(InputError, match="Z: expected rows of length 1"):
+        autoencoder.inverse_transform(np.zeros((2, 3)))
+    with pytest.raises(InputError, match="likelihood"):
+        VAE(likelihood="normal").fit(BITS)
+
+
+def test_real_data_get_a_normal_likelihood():
+    model = VAE(1, hidden=(2,), max_epochs=1, random_state=0).fit(X)
+    assert isinstance(model.likelihood_, NormalLikelihood)
+    assert np.isfinite(model.score(X))
+
+
+@pytest.mark.parametrize("kind", [VAE, PoissonFactorization, BayesianLogisticRegression])
+def test_constructors_follow_the_conventions(kind):
+    name = kind.__name__
+    check_parameters_default_constructible(name, kind())
+    check_no_attributes_set_in_init(name, kind())
+    check_get_params_invariance(name, kind())
+    check_set_params(name, kind())
+    with pytest.raises(NotFittedError):
+        kind().predict(np.ones((2, 3)))
