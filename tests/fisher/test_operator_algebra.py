@@ -83,13 +83,21 @@ def test_all_forms_agree(kind, name):
 
 def test_counts_of_rows_and_parameters():
     problem, parameters, batch = random_problem("local", "poisson", seed=1)
-    operator = Predictive(num_particles=4).operator(problem, parameters, batch, jax.random.key(0))
-    assert operator.num_rows == 4 * 3 * 3  # particles, data, outputs
-    assert operator.num_parameters == 8 + 15
     pooled = Predictive(Sampled(2, pool_particles=True), num_particles=4)
-    operator = pooled.operator(problem, parameters, batch, jax.random.key(0))
-    assert operator.num_rows == 3 * 2  # data, samples
-    assert operator.random_signs
+
+    @jax.jit
+    def count(parameters, batch):
+        operators = [
+            metric.operator(problem, parameters, batch, jax.random.key(0))
+            for metric in (Predictive(num_particles=4), pooled)
+        ]
+        return [(o.num_rows, o.num_parameters, o.random_signs) for o in operators]
+
+    exact, sampled = count(parameters, batch)
+    assert exact[0] == 4 * 3 * 3  # particles, data, outputs
+    assert exact[1] == 8 + 15
+    assert sampled[0] == 3 * 2  # data, samples
+    assert sampled[2]
 
 
 def test_the_sum_of_metrics_is_the_sum_of_matrices():
@@ -110,10 +118,13 @@ def test_the_sum_of_metrics_is_the_sum_of_matrices():
 def test_max_data_is_the_metric_of_the_first_data():
     problem, parameters, batch = random_problem("global", "binomial", seed=2, num_data=5)
     few = jax.tree.map(lambda leaf: leaf[:2], batch)
-    key = jax.random.key(0)
-    limited = Predictive(max_data=2).operator(problem, parameters, batch, key).to_dense()
-    wanted = Predictive().operator(problem, parameters, few, key).to_dense()
-    np.testing.assert_allclose(limited, wanted, rtol=1e-12)
+
+    @jax.jit
+    def dense(parameters):
+        dense = lambda m, data: m.operator(problem, parameters, data, jax.random.key(0)).to_dense()
+        return dense(Predictive(max_data=2), batch), dense(Predictive(), few)
+
+    np.testing.assert_allclose(*dense(parameters), rtol=1e-12)
 
 
 def test_the_bottleneck_is_used_where_it_is_smaller():
@@ -131,16 +142,18 @@ def test_the_bottleneck_is_used_where_it_is_smaller():
 def test_a_matrix_too_large_for_its_factor_is_made_by_products(monkeypatch):
     """And the linearisation made on the way can be used afterwards, under jit."""
     problem, parameters, batch = random_problem("local", "poisson", seed=1)
-    key = jax.random.key(KEY)
-    wanted = Predictive(num_particles=2).operator(problem, parameters, batch, key).to_dense()
-    monkeypatch.setattr(operator_module, "_DENSE_FROM_ROWS_LIMIT", 1)
 
     @jax.jit
     def compute(parameters):
-        operator = Predictive(num_particles=2).operator(problem, parameters, batch, key)
-        return operator.to_dense(), operator.mv(parameters)
+        make = lambda: Predictive(num_particles=2).operator(
+            problem, parameters, batch, jax.random.key(KEY)
+        )
+        wanted = make().to_dense()
+        monkeypatch.setattr(operator_module, "_DENSE_FROM_ROWS_LIMIT", 1)
+        operator = make()
+        return operator.to_dense(), operator.mv(parameters), wanted
 
-    dense, image = compute(parameters)
+    dense, image, wanted = compute(parameters)
     np.testing.assert_allclose(dense, wanted, rtol=1e-9, atol=1e-12)
     flat = lambda tree: ravel_pytree(tree)[0]
     np.testing.assert_allclose(flat(image), wanted @ flat(parameters), rtol=1e-9, atol=1e-12)
