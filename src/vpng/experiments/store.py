@@ -9,7 +9,8 @@ from vpng.experiments.results import Results, Table, write_text
 def markdown(table: Table) -> str:
     """A table as Markdown."""
     heads, rows = table
-    lines = [heads, ["---"] * len(heads), *rows]
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in (heads, *rows)]
+    lines = [escaped[0], ["---"] * len(heads), *escaped[1:]]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
