@@ -98,6 +98,16 @@ def test_hovering_reads_values(page):
     assert "Gradient -60" in readout(page)
 
 
+def test_a_curve_has_no_value_where_it_is_not(browser, tmp_path):
+    runs = [run("vpng", 0, 8.0, pace=2.0), run("gradient", 0, 4.0)]
+    opened = browser.new_page()
+    opened.goto(write_report(write(tmp_path / "vae", document(runs))).as_uri())
+    plot(opened).focus()
+    opened.keyboard.press("ArrowRight")
+    assert "Gradient -96" in readout(opened)
+    assert "VPNG –" in readout(opened), "its first record is at two seconds"
+
+
 def test_dragging_zooms_and_a_double_click_resets(page):
     plot(page).scroll_into_view_if_needed()
     box = plot(page).bounding_box()

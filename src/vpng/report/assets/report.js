@@ -282,7 +282,12 @@
       const axis = this.data.axes.find((one) => one.id === this.axis);
       drawn(this.overlay, "path", { class: "cursor", d: `M${this.toX(at)} ${this.size.top}V${this.size.bottom}` });
       this.readout.append(element("b", {}, `${axis.label} ${short(at)}: `));
+      const slack = 1e-6 * (this.shown[1] - this.shown[0]);
       for (const line of this.lines) {
+        if (at < line.x[0] - slack || at > line.x[line.x.length - 1] + slack) {
+          this.readout.append(element("span", {}, `${line.label} –; `));
+          continue;
+        }
         let near = 0;
         line.x.forEach((x, i) => {
           if (Math.abs(x - at) < Math.abs(line.x[near] - at)) near = i;
