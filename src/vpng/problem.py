@@ -1,6 +1,7 @@
 """What inference needs to know about a model and its approximation: the single seam."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,11 +21,20 @@ class Parameters(NamedTuple):
 
 
 class Site(NamedTuple):
-    """One conditional distribution of a problem and its weight in the loss per datum."""
+    """One conditional distribution of a problem.
+
+    Attributes:
+        distribution: given its parents.
+        value: what it takes in the loss.
+        scale: its weight in the loss per datum.
+        moving: whether the value moves with the parameters, as a latent does and an observation
+            does not.
+    """
 
     distribution: dist.Distribution
     value: Any
     scale: Float[Array, "..."] | float
+    moving: bool = False
 
 
 def _is_distribution(node: Any) -> bool:
@@ -150,6 +160,28 @@ class Problem(eqx.Module):
             for approximation, z in zip(distributions_of(q), draws, strict=True)
         ]
 
+    def prior_sites(self, model: PyTree, latent: PyTree, batch: PyTree) -> list[Site]:
+        """The latent sites under p with their weight: 1/B if local, 1/n if global."""
+        p = self.prior(model, batch)
+        draws = jax.tree.structure(p, is_leaf=_is_distribution).flatten_up_to(latent)
+        return [
+            Site(prior, z, self.latent_weight(batch), moving=True)
+            for prior, z in zip(distributions_of(p), draws, strict=True)
+        ]
+
+    def roots(self, model: PyTree, latent: PyTree, batch: PyTree) -> list[bool]:
+        """Of each prior site, whether it has no parents: neither parameters nor latents."""
+
+        def parameters_of_sites(model: PyTree, latent: PyTree) -> list[list[Array]]:
+            sites = self.prior_sites(model, latent, batch)
+            return [floating_leaves(site.distribution) for site in sites]
+
+        shapes = jax.eval_shape(parameters_of_sites, model, latent)
+        return [
+            not depends(lambda m, z, i=i: parameters_of_sites(m, z)[i], model, latent)
+            for i in range(len(shapes))
+        ]
+
     def latent_weight(self, batch: PyTree) -> float:
         """The weight of a latent's KL in the loss per datum."""
         return 1.0 / (self.batch_size(batch) if self.local else self.num_data)
@@ -240,7 +272,21 @@ def _reads_latent(problem: Problem, parameters: Parameters, batch: PyTree) -> bo
         sites = problem.likelihood_sites(parameters.model, latent, batch)
         return sum(jnp.sum(site.distribution.log_prob(site.value)) for site in sites)
 
-    jaxpr = jax.make_jaxpr(total)(latent).jaxpr
+    return depends(total, latent)
+
+
+def floating_leaves(tree: PyTree) -> list[Array]:
+    """The leaves of a pytree that can carry a gradient."""
+    return [
+        jnp.asarray(leaf)
+        for leaf in jax.tree.leaves(tree)
+        if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    ]
+
+
+def depends(function: Callable[..., PyTree], *arguments: PyTree) -> bool:
+    """Whether what `function` returns depends on its arguments, by its trace alone."""
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     # An input that reaches no output is dropped by dead-code elimination.
     from jax.interpreters import partial_eval
 

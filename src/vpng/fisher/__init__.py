@@ -1,15 +1,24 @@
 """Fisher matrices as lazy operators, and the metrics that make them."""
 
 from vpng.fisher.estimator import AbstractEstimator, Exact, Probed, Sampled
-from vpng.fisher.metric import AbstractMetric, Predictive, Sum, Variational
+from vpng.fisher.metric import (
+    AbstractMetric,
+    Divergence,
+    Network,
+    Predictive,
+    Sum,
+    Variational,
+)
 from vpng.fisher.operator import FisherOperator
 from vpng.fisher.whiten import has_closed_form, whiten
 
 __all__ = [
     "AbstractEstimator",
     "AbstractMetric",
+    "Divergence",
     "Exact",
     "FisherOperator",
+    "Network",
     "Predictive",
     "Probed",
     "Sampled",

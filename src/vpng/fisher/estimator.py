@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
+from vpng.fisher.conditional import joint_rows, sampled_scores
+from vpng.fisher.misfit import widened
 from vpng.fisher.whiten import has_closed_form, whiten
 from vpng.problem import Site
 
@@ -59,7 +61,11 @@ class Sampled(AbstractEstimator):
     def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
         batch_dims = len(site.distribution.batch_shape)
         samples = jnp.moveaxis(draws, batch_dims, 0)
-        scores = jnp.moveaxis(jax.vmap(site.distribution.log_prob)(samples), 0, batch_dims)
+        if site.moving:
+            scores = sampled_scores(site.distribution, site.value, samples)
+        else:
+            scores = jax.vmap(site.distribution.log_prob)(samples)
+        scores = jnp.moveaxis(scores, 0, batch_dims)
         return _weighted(scores, site) / jnp.sqrt(self.num_samples)
 
 
@@ -68,21 +74,28 @@ class Exact(AbstractEstimator):
 
     Attributes:
         fallback: used for sites whose family has no closed form.
+        cautious: let the information about a scale grow with the misfit of the data, see
+            `vpng.fisher.misfit`; no longer the Fisher information where the fit is bad, and equal
+            to it where it is good.
     """
 
     random_signs: ClassVar[bool] = False
 
     fallback: Sampled = Sampled()
     pool_particles: bool = eqx.field(default=False, static=True)
+    cautious: bool = eqx.field(default=False, static=True)
 
     def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
-        if has_closed_form(site.distribution):
+        if _closed_form(site) is not None:
             return ()
         return self.fallback.draw(rng_key, site)
 
     def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
-        if has_closed_form(site.distribution):
-            return _weighted(whiten(site.distribution, site.distribution), site)
+        whitened = _closed_form(site)
+        if whitened is not None:
+            if self.cautious:
+                whitened = widened(whitened, site.distribution, site.value)
+            return _weighted(whitened, site)
         return self.fallback.rows(site, draws)
 
 
@@ -110,20 +123,29 @@ class Probed(AbstractEstimator):
         return Sampled(self.num_probes, self.pool_particles)
 
     def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
-        if not has_closed_form(site.distribution):
+        whitened = jax.eval_shape(lambda: _closed_form(site))
+        if whitened is None:
             return self._fallback.draw(rng_key, site)
-        whitened = jax.eval_shape(lambda: whiten(site.distribution, site.distribution))
         batch_dims = len(site.distribution.batch_shape)
         shape = (*whitened.shape[:batch_dims], self.num_probes, *whitened.shape[batch_dims:])
         return jax.random.rademacher(rng_key, shape, dtype=whitened.dtype)
 
     def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
-        if not has_closed_form(site.distribution):
+        whitened = _closed_form(site)
+        if whitened is None:
             return self._fallback.rows(site, draws)
         batch_dims = len(site.distribution.batch_shape)
-        whitened = jnp.expand_dims(whiten(site.distribution, site.distribution), batch_dims)
+        whitened = jnp.expand_dims(whitened, batch_dims)
         summed = jnp.sum(whitened * draws, axis=tuple(range(batch_dims + 1, whitened.ndim)))
         return _weighted(summed, site) / jnp.sqrt(self.num_probes)
+
+
+def _closed_form(site: Site) -> Array | None:
+    if site.moving:
+        return joint_rows(site.distribution, site.value)
+    if not has_closed_form(site.distribution):
+        return None
+    return whiten(site.distribution, site.distribution)
 
 
 def _weighted(rows: Array, site: Site) -> Array:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
+from vpng.fisher.entropy import entropy_rows
 from vpng.fisher.estimator import AbstractEstimator, Exact
 from vpng.fisher.operator import Bottleneck, ByDatum, FisherOperator
 from vpng.problem import Parameters, Problem, Site
@@ -96,6 +97,92 @@ class Variational(AbstractMetric):
         return _operator(self, problem, parameters, batch, rng_key, middle, sites)
 
 
+class Network(AbstractMetric):
+    """The Fisher of a Bayesian network with several stochastic layers.
+
+    Every conditional distribution, observed or latent, contributes its information through its
+    parents; a latent's joint with its own motion, so that latents are coupled with what they depend
+    on. Equal to `Predictive` where the latents have no parents, as in the paper.
+
+    Attributes:
+        estimator: how the expectation over each site's own draw is taken.
+        num_particles: draws of eps.
+    """
+
+    estimator: AbstractEstimator = Exact()
+    num_particles: int = eqx.field(default=10, static=True)
+    max_data: None = eqx.field(default=None, static=True, init=False)
+
+    def __check_init__(self) -> None:
+        positive_integer("num_particles", self.num_particles)
+
+    def operator(
+        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+    ) -> FisherOperator:
+        def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
+            return problem.latent(parameters.variational, noise, batch), parameters.model
+
+        def sites(middle: PyTree, batch: PyTree) -> list[Site]:
+            latent, model = middle
+            observed = problem.likelihood_sites(model, latent, batch)
+            return observed + _prior_sites(problem, model, latent, batch, roots=False)
+
+        return _operator(self, problem, parameters, batch, rng_key, middle, sites)
+
+
+class Divergence(AbstractMetric):
+    """The curvature of KL(q || p) itself, which `Predictive` and `Network` leave to the damping.
+
+    The information that the priors of latents without parents hold about those latents, and the
+    curvature of the negative entropy of q, `vpng.fisher.entropy`.
+
+    Attributes:
+        estimator: how the expectation over each prior is taken.
+        num_particles: draws of eps.
+    """
+
+    estimator: AbstractEstimator = Exact()
+    num_particles: int = eqx.field(default=10, static=True)
+    max_data: None = eqx.field(default=None, static=True, init=False)
+
+    def __check_init__(self) -> None:
+        positive_integer("num_particles", self.num_particles)
+
+    def operator(
+        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+    ) -> FisherOperator:
+        def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
+            model = jax.lax.stop_gradient(parameters.model)
+            return problem.latent(parameters.variational, noise, batch), model
+
+        def sites(middle: PyTree, batch: PyTree) -> list[Site]:
+            latent, model = middle
+            return _prior_sites(problem, model, latent, batch, roots=True)
+
+        prior = _operator(self, problem, parameters, batch, rng_key, middle, sites)
+        noise = problem.noise(rng_key, batch)
+
+        def negative_entropy(parameters: Parameters) -> Array:
+            frozen = jax.lax.stop_gradient(parameters.variational)
+            latent = problem.latent(frozen, noise, batch)
+            pieces = []
+            for site in problem.approximation_sites(parameters.variational, latent, batch):
+                rows = entropy_rows(site.distribution, site.value)
+                if rows is not None:
+                    pieces.append((jnp.sqrt(site.scale) * rows).ravel())
+            return jnp.concatenate(pieces) if pieces else jnp.zeros(0)
+
+        return prior + FisherOperator(parameters, negative_entropy)
+
+
+def _prior_sites(
+    problem: Problem, model: PyTree, latent: PyTree, batch: PyTree, *, roots: bool
+) -> list[Site]:
+    sites = problem.prior_sites(model, latent, batch)
+    kept = problem.roots(model, latent, batch)
+    return [site for site, root in zip(sites, kept, strict=True) if root is roots]
+
+
 class Sum(AbstractMetric):
     """The sum of several metrics."""
 
@@ -115,7 +202,7 @@ class Sum(AbstractMetric):
 
 
 def _operator(
-    metric: Predictive | Variational,
+    metric: Predictive | Variational | Network | Divergence,
     problem: Problem,
     parameters: Parameters,
     batch: PyTree,
@@ -143,9 +230,11 @@ def _operator(
 
     def from_middle(middle: PyTree, draws: list[PyTree], batch: PyTree) -> Array:
         rows = [estimator.rows(s, d) for s, d in zip(sites(middle, batch), draws, strict=True)]
+        size = problem.batch_size(batch) if problem.local else 1
+        if not rows:
+            return jnp.zeros((size, 0) if problem.local else (0,))
         if not problem.local:
             return jnp.concatenate([row.ravel() for row in rows])
-        size = problem.batch_size(batch)
         return jnp.concatenate([row.reshape(size, -1) for row in rows], axis=1)
 
     def combine(rows: Array) -> Array:

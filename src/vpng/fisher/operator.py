@@ -82,6 +82,7 @@ class FisherOperator:
         bottleneck: the same rows through a small intermediate, where there is one (global latents).
         random_signs: whether rows have mean zero and are independent given the latents (sampled or
             probed), so that they may be summed before the outer product without bias.
+        terms: the operators that this one is the sum of, if it is one.
     """
 
     parameters: PyTree
@@ -89,6 +90,7 @@ class FisherOperator:
     by_datum: ByDatum | None = None
     bottleneck: Bottleneck | None = None
     random_signs: bool = False
+    terms: tuple["FisherOperator", ...] = ()
 
     @cached_property
     def num_rows(self) -> int:
@@ -137,6 +139,8 @@ class FisherOperator:
 
     def to_dense(self) -> Float[Array, "P P"]:
         """F as a matrix."""
+        if self.terms:
+            return sum(term.to_dense() for term in self.terms)
         middle = self.bottleneck
         if middle is not None and middle.size(self.parameters) < self.num_parameters:
             return middle.gram(self.parameters)
@@ -150,6 +154,8 @@ class FisherOperator:
 
     def diagonal(self) -> Float[Array, "P"]:
         """The diagonal of F."""
+        if self.terms:
+            return sum(term.diagonal() for term in self.terms)
         if self.num_parameters**2 <= _DENSE_FROM_ROWS_LIMIT and self.bottleneck is not None:
             return jnp.diagonal(self.to_dense())
         return jnp.sum(self.rows() ** 2, axis=0)
@@ -175,6 +181,7 @@ class FisherOperator:
             by_datum,
             bottleneck,
             self.random_signs,
+            tuple(term.restricted(active, embed) for term in self.terms),
         )
 
     def __add__(self, other: "FisherOperator") -> "FisherOperator":
@@ -184,5 +191,8 @@ class FisherOperator:
             return jnp.concatenate([mine(parameters).ravel(), theirs(parameters).ravel()])
 
         return FisherOperator(
-            self.parameters, both, random_signs=self.random_signs and other.random_signs
+            self.parameters,
+            both,
+            random_signs=self.random_signs and other.random_signs,
+            terms=(*(self.terms or (self,)), *(other.terms or (other,))),
         )

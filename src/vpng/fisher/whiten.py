@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import transforms
 
 from vpng.fisher.quadrature import negative_binomial_dispersion_information
+from vpng.fisher.unwrap import has_arrays
 
 Whiten = Callable[[dist.Distribution, dist.Distribution], Float[Array, "..."]]
 
@@ -115,6 +116,7 @@ _register(dist.Laplace, rule=_location_scale(1.0, 1.0))
 _register(dist.Cauchy, rule=_location_scale(0.5, 0.5))
 _register(dist.Logistic, rule=_location_scale(1.0 / 3.0, (3.0 + math.pi**2) / 9.0))
 _register(dist.HalfNormal, rule=_diagonal(lambda d: {"scale": math.sqrt(2.0) / d.scale}))
+_register(dist.HalfCauchy, rule=_diagonal(lambda d: {"scale": math.sqrt(0.5) / d.scale}))
 _register(dist.Exponential, rule=_diagonal(lambda d: {"rate": 1.0 / d.rate}))
 _register(
     dist.Poisson,
@@ -275,8 +277,7 @@ def _masked(at: dist.MaskedDistribution) -> Whiten | None:
 def _transformed(at: dist.TransformedDistribution) -> Whiten | None:
     # A fixed bijection loses no information. One with arrays inside may depend on the parameters:
     # only an affine map of a location-scale family is folded into that family.
-    arrays = jax.tree.leaves(at.transforms)
-    if not arrays:
+    if not has_arrays(at.transforms):
         return _wrapping(at.base_dist, lambda rows, _at: rows)
     base = at.base_dist
     event_dims = 0
@@ -284,7 +285,7 @@ def _transformed(at: dist.TransformedDistribution) -> Whiten | None:
         event_dims += getattr(base, "reinterpreted_batch_ndims", 0)
         base = base.base_dist
     affine = [t for t in at.transforms if isinstance(t, transforms.AffineTransform)]
-    later = [t for t in at.transforms[1:] if jax.tree.leaves(t)]
+    later = [t for t in at.transforms[1:] if has_arrays(t)]
     if not isinstance(base, dist.Normal) or len(affine) != 1 or later:
         return None
     if not isinstance(at.transforms[0], transforms.AffineTransform):

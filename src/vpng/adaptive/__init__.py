@@ -1,0 +1,21 @@
+"""Steps without a learning rate: the metric's own model of the loss, checked against the loss."""
+
+from vpng.adaptive.dense import AveragedDense
+from vpng.adaptive.geometry import AbstractGeometry, Evaluation, Prepared
+from vpng.adaptive.linearised import Linearised
+from vpng.adaptive.location_scale import Cholesky, LocationScale, PerCoordinate
+from vpng.adaptive.rule import Adaptive, AdaptiveInfo, AdaptiveState
+
+__all__ = [
+    "AbstractGeometry",
+    "Adaptive",
+    "AdaptiveInfo",
+    "AdaptiveState",
+    "AveragedDense",
+    "Cholesky",
+    "Evaluation",
+    "Linearised",
+    "LocationScale",
+    "PerCoordinate",
+    "Prepared",
+]

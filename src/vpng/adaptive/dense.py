@@ -1,0 +1,49 @@
+"""The metric averaged over steps as one matrix."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float
+
+from vpng.adaptive.geometry import AbstractGeometry, Prepared, averaged, diagonal_floor
+from vpng.curvature.base import MetricHere
+from vpng.problem import Parameters
+
+
+class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
+    """F as a P x P matrix, for any approximation with few parameters."""
+
+    many_solves: ClassVar[bool] = True
+    num_blocks: ClassVar[int] = 1
+
+    def init(self, params: Parameters) -> Float[Array, "P P"]:
+        flat, _ = ravel_pytree(params)
+        return jnp.zeros((flat.size, flat.size), flat.dtype)
+
+    def prepare(
+        self,
+        state: Float[Array, "P P"],
+        metric: MetricHere,
+        params: Parameters,
+        damping: Float[Array, ""],
+        weight: Float[Array, ""],
+    ) -> Prepared[Float[Array, "P P"]]:
+        matrix, finite = averaged(state, metric().to_dense(), weight)
+        _, unravel = ravel_pytree(params)
+        # Unit diagonal: parameters may have any units.
+        scale = jax.lax.rsqrt(diagonal_floor(jnp.diagonal(matrix)))
+        correlation = scale[:, None] * matrix * scale
+        factor = jnp.linalg.cholesky(correlation + damping * jnp.eye(scale.size, dtype=scale.dtype))
+
+        def solve(gradient: Parameters) -> Parameters:
+            flat, _ = ravel_pytree(gradient)
+            return unravel(scale * cho_solve((factor, True), scale * flat))
+
+        def square(step: Parameters) -> Float[Array, ""]:
+            flat, _ = ravel_pytree(step)
+            return flat @ (matrix @ flat)
+
+        return Prepared(solve, square, matrix, finite)

@@ -1,0 +1,112 @@
+"""What the adaptive rule asks of a representation of the metric."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from vpng.curvature.base import MetricHere
+from vpng.problem import Parameters
+
+State = TypeVar("State")
+
+
+class Evaluation(NamedTuple):
+    """The loss and its gradient at one point, with one draw of random numbers, per datum.
+
+    Attributes:
+        losses: of every particle, in two halves one after the other.
+        gradients: of the two halves, along the first axis of every leaf.
+        scores: mean scores of the approximation over the same halves, or None.
+    """
+
+    losses: Float[Array, " K"]
+    gradients: Parameters
+    scores: Parameters | None
+
+
+class Prepared(NamedTuple, Generic[State]):
+    """The metric at one point, ready to be used.
+
+    Attributes:
+        solve: g -> (F + damping)^-1 g.
+        square: d -> d.F d, without the damping.
+        state: what is carried to the next step.
+        finite: whether the metric could be evaluated.
+    """
+
+    solve: Callable[[Parameters], Parameters]
+    square: Callable[[Parameters], Float[Array, ""]]
+    state: State
+    finite: Bool[Array, ""]
+
+
+class AbstractGeometry(eqx.Module, Generic[State]):
+    """A representation of the metric that may average it over steps.
+
+    Attributes:
+        many_solves: whether further solves with a prepared metric cost little.
+        num_blocks: of parameters that the metric does not couple.
+    """
+
+    many_solves: eqx.AbstractClassVar[bool]
+    num_blocks: eqx.AbstractClassVar[int]
+
+    def blocks(self, tree: Parameters) -> tuple[PyTree, ...]:
+        """The parts of a tree like the parameters that belong to each block."""
+        return (tree,)
+
+    def centred(self, evaluation: Evaluation, params: Parameters) -> Evaluation:
+        """The same evaluation with less noise in its gradients, where the geometry knows how."""
+        return evaluation
+
+    def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
+        """The largest multiple of the direction that every block may be moved by."""
+        return jnp.full(self.num_blocks, jnp.inf)
+
+    def by_block(self, factors: Float[Array, " blocks"], tree: Parameters) -> Parameters:
+        """The tree with every block multiplied by its own factor."""
+        return jax.tree.map(lambda leaf: factors[0] * leaf, tree)
+
+    @abstractmethod
+    def init(self, params: Parameters) -> State:
+        """What is carried from one step to the next."""
+
+    @abstractmethod
+    def prepare(
+        self,
+        state: State,
+        metric: MetricHere,
+        params: Parameters,
+        damping: Float[Array, ""],
+        weight: Float[Array, ""],
+    ) -> Prepared[State]:
+        """The metric at `params`.
+
+        Args:
+            state: from `init` or the step before.
+            metric: makes the operator at `params`.
+            params: the point.
+            damping: relative to the metric's diagonal.
+            weight: of this metric in the average over steps, from 0 to 1.
+        """
+
+
+def averaged(
+    old: Float[Array, "..."], new: Float[Array, "..."], weight: Float[Array, ""]
+) -> tuple[Float[Array, "..."], Bool[Array, ""]]:
+    """The moving average, which a value that is not finite does not enter, and whether it was."""
+    finite = jnp.all(jnp.isfinite(new))
+    usable = finite & (weight > 0)
+    mixed = (1 - weight) * old + weight * jnp.where(usable, new, old)
+    return jnp.where(usable, mixed, old), finite
+
+
+def diagonal_floor(diagonal: Float[Array, " P"]) -> Float[Array, " P"]:
+    """The diagonal, bounded below: parameters that the metric does not see get some of it."""
+    tiny = jnp.finfo(diagonal.dtype).tiny
+    return jnp.maximum(diagonal, 1e-8 * jnp.max(diagonal) + 1e3 * tiny)

@@ -1,0 +1,54 @@
+"""Any curvature at the current point, with no average over steps: for many parameters."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PyTree
+
+from vpng.adaptive.geometry import AbstractGeometry, Prepared
+from vpng.curvature import AbstractCurvature, auto
+from vpng.curvature.base import MetricHere
+from vpng.problem import Parameters
+
+
+class Linearised(AbstractGeometry[PyTree]):
+    """The solves of `curvature`, whose damping is scaled by the mean of the metric's diagonal.
+
+    Attributes:
+        curvature: how to represent and solve.
+    """
+
+    many_solves: ClassVar[bool] = False
+    num_blocks: ClassVar[int] = 1
+
+    curvature: AbstractCurvature = eqx.field(default_factory=auto)
+
+    def init(self, params: Parameters) -> PyTree:
+        return self.curvature.init(params)
+
+    def prepare(
+        self,
+        state: PyTree,
+        metric: MetricHere,
+        params: Parameters,
+        damping: Float[Array, ""],
+        weight: Float[Array, ""],
+    ) -> Prepared[PyTree]:
+        operator = metric()
+        flat, unravel = ravel_pytree(params)
+        # E |R v|^2 / P over random signs v is the mean of F's diagonal; these signs are fixed.
+        signs = jax.random.rademacher(jax.random.key(0), flat.shape, flat.dtype)
+        mean_diagonal = jnp.sum(operator.push(unravel(signs)) ** 2) / flat.size
+        finite: Bool[Array, ""] = jnp.isfinite(mean_diagonal)
+        absolute = damping * jnp.where(finite, mean_diagonal, 1.0)
+
+        def solve(gradient: Parameters) -> Parameters:
+            return self.curvature.solve(lambda: operator, gradient, absolute, state).direction
+
+        def square(step: Parameters) -> Float[Array, ""]:
+            return jnp.sum(operator.push(step) ** 2)
+
+        return Prepared(solve, square, state, finite)

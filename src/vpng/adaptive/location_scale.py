@@ -1,0 +1,331 @@
+"""Approximations z = m + S eps: the metric of the scale follows from that of the location.
+
+Moving the location moves the latents themselves, so the block of F that belongs to m (and theta) is
+the model's curvature G in the latents, averaged over the draws. With G taken as constant over them,
+E over eps of the rest is known, since E[eps eps^T] = I:
+
+    S = diag(s):      F_s = diag(G) + 1 / s^2,
+    S = L (Cholesky): F of column j of L is G[j:, j:], and 1 / L_jj^2 on its first entry,
+
+where the second terms are the curvature of the negative entropy. The blocks of m and S do not
+couple. No P x P matrix is formed, and one draw is enough for all directions of L.
+
+The gradient in S is the mean over K draws of f_k eps_k^T, f_k the gradient in z. While m is far
+off, f_k is large and nearly the same for all draws, and this is mostly noise. Since E[eps] = 0, the
+mean of the other draws may be subtracted from every f_k, which leaves
+K / (K - 1) (mean f eps^T - mean f mean eps^T).
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, PyTree
+from numpyro.distributions.transforms import Transform
+
+from vpng.adaptive.geometry import (
+    AbstractGeometry,
+    Evaluation,
+    Prepared,
+    averaged,
+    diagonal_floor,
+)
+from vpng.curvature.base import MetricHere
+from vpng.problem import Parameters
+
+
+class Factor(NamedTuple):
+    """G + damping = D (U U^T) D with D diagonal and U upper triangular.
+
+    U and not its transpose, since then the trailing blocks of G have the trailing blocks of U.
+    """
+
+    matrix: Float[Array, "n n"]
+    scale: Float[Array, " n"]
+    upper: Float[Array, "n n"]
+
+    @classmethod
+    def of(cls, matrix: Float[Array, "n n"], damping: Float[Array, ""]) -> "Factor":
+        """Of `matrix`, damped relative to its diagonal."""
+        scale = jax.lax.rsqrt(diagonal_floor(jnp.diagonal(matrix)))
+        correlation = scale[:, None] * matrix * scale
+        correlation = correlation + damping * jnp.eye(scale.size, dtype=scale.dtype)
+        upper = jnp.linalg.cholesky(correlation[::-1, ::-1])[::-1, ::-1]
+        return cls(matrix, scale, upper)
+
+    def inner(self, columns: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        """U^-1 D^-1 applied to `columns`."""
+        return solve_triangular(self.upper, self.scale[:, None] * columns)
+
+    def outer(self, columns: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        """The transpose of `inner`."""
+        return self.scale[:, None] * solve_triangular(self.upper, columns, trans="T")
+
+    def trailing(self, start: int) -> "Factor":
+        """Of the trailing block."""
+        return Factor(self.matrix[start:, start:], self.scale[start:], self.upper[start:, start:])
+
+
+class AbstractScale(eqx.Module):
+    """How the scale S is parameterised, in its constrained coordinates.
+
+    Attributes:
+        num_data: of the problem: gradients and metric are per datum, the entropy is not.
+    """
+
+    num_data: eqx.AbstractVar[int | float]
+
+    @abstractmethod
+    def relative(self, scale: Float[Array, "..."], step: Float[Array, "..."]) -> Float[Array, ""]:
+        """The size of a step of S relative to S, |S^-1 dS|."""
+
+    @abstractmethod
+    def noise(self, scale: Float[Array, "..."], score: Float[Array, " d"]) -> Float[Array, " d"]:
+        """S^T h: the noise eps from the score h of the location, S^-T eps."""
+
+    @abstractmethod
+    def product(
+        self, location: Float[Array, " d"], noise: Float[Array, " d"]
+    ) -> Float[Array, "..."]:
+        """The gradient in S of a function whose gradient in z = m + S eps is `location`."""
+
+    @abstractmethod
+    def entropy(self, scale: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The gradient of the entropy log |det S|, per datum."""
+
+    @abstractmethod
+    def join(self, leaves: tuple[Array, ...]) -> tuple[Float[Array, "..."], Callable]:
+        """The parameters of S in one array, and the way back."""
+
+    @abstractmethod
+    def solve(
+        self, factor: Factor, scale: Float[Array, "..."], gradient: Float[Array, "..."]
+    ) -> Float[Array, "..."]:
+        """The metric's inverse applied to the gradient in S."""
+
+    @abstractmethod
+    def square(
+        self, matrix: Float[Array, "d d"], scale: Float[Array, "..."], step: Float[Array, "..."]
+    ) -> Float[Array, ""]:
+        """The squared length of a step of S."""
+
+
+class PerCoordinate(AbstractScale):
+    """S = diag(s)."""
+
+    num_data: int | float = eqx.field(static=True)
+
+    def relative(self, scale: Float[Array, " d"], step: Float[Array, " d"]) -> Float[Array, ""]:
+        return jnp.max(jnp.abs(step / scale))
+
+    def noise(self, scale: Float[Array, " d"], score: Float[Array, " d"]) -> Float[Array, " d"]:
+        return scale * score
+
+    def product(
+        self, location: Float[Array, " d"], noise: Float[Array, " d"]
+    ) -> Float[Array, " d"]:
+        return location * noise
+
+    def entropy(self, scale: Float[Array, " d"]) -> Float[Array, " d"]:
+        return 1.0 / (self.num_data * scale)
+
+    def join(self, leaves: tuple[Array, ...]) -> tuple[Float[Array, " d"], Callable]:
+        return ravel_pytree(leaves)
+
+    def solve(
+        self, factor: Factor, scale: Float[Array, " d"], gradient: Float[Array, " d"]
+    ) -> Float[Array, " d"]:
+        return gradient / (jnp.diagonal(factor.matrix) + 1.0 / (self.num_data * scale**2))
+
+    def square(
+        self, matrix: Float[Array, "d d"], scale: Float[Array, " d"], step: Float[Array, " d"]
+    ) -> Float[Array, ""]:
+        return jnp.sum(step**2 * (jnp.diagonal(matrix) + 1.0 / (self.num_data * scale**2)))
+
+
+class Cholesky(AbstractScale):
+    """S = L, lower triangular."""
+
+    num_data: int | float = eqx.field(static=True)
+
+    def relative(self, scale: Float[Array, "d d"], step: Float[Array, "d d"]) -> Float[Array, ""]:
+        return jnp.sqrt(jnp.sum(solve_triangular(scale, step, lower=True) ** 2))
+
+    def noise(self, scale: Float[Array, "d d"], score: Float[Array, " d"]) -> Float[Array, " d"]:
+        return scale.T @ score
+
+    def product(
+        self, location: Float[Array, " d"], noise: Float[Array, " d"]
+    ) -> Float[Array, "d d"]:
+        return jnp.tril(jnp.outer(location, noise))
+
+    def entropy(self, scale: Float[Array, "d d"]) -> Float[Array, "d d"]:
+        return jnp.diag(1.0 / (self.num_data * jnp.diagonal(scale)))
+
+    def join(self, leaves: tuple[Array, ...]) -> tuple[Float[Array, "d d"], Callable]:
+        (only,) = leaves
+        return only, lambda leaf: (leaf,)
+
+    def solve(
+        self, factor: Factor, scale: Float[Array, "d d"], gradient: Float[Array, "d d"]
+    ) -> Float[Array, "d d"]:
+        size = scale.shape[0]
+        lower = jnp.tril(jnp.ones_like(scale))
+        both = jnp.concatenate([lower, lower], axis=1)
+        # Column j of the gradient, and of the identity, solved with G[j:, j:].
+        columns = jnp.concatenate([lower * gradient, jnp.eye(size, dtype=scale.dtype)], axis=1)
+        solved = both * factor.outer(both * factor.inner(columns))
+        direction, units = solved[:, :size], solved[:, size:]
+        # Sherman-Morrison for the entropy's term on the entry (j, j).
+        entropy = 1.0 / (self.num_data * jnp.diagonal(scale) ** 2)
+        share = entropy * jnp.diagonal(direction) / (1.0 + entropy * jnp.diagonal(units))
+        return direction - units * share
+
+    def square(
+        self, matrix: Float[Array, "d d"], scale: Float[Array, "d d"], step: Float[Array, "d d"]
+    ) -> Float[Array, ""]:
+        relative = jnp.diagonal(step) / jnp.diagonal(scale)
+        return jnp.sum(step * (matrix @ step)) + jnp.sum(relative**2) / self.num_data
+
+
+class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
+    """The metric of z = m + S eps and of the model's parameters.
+
+    Attributes:
+        locations: names of the location parameters, m when put together in this order.
+        scales: names of the scale parameters, S when put together in this order; none for a point.
+        transforms: from each unconstrained scale parameter to the scale.
+        kind: how S is parameterised.
+    """
+
+    many_solves: ClassVar[bool] = True
+    num_blocks: ClassVar[int] = 2
+
+    locations: tuple[str, ...] = eqx.field(static=True)
+    scales: tuple[str, ...] = eqx.field(static=True)
+    transforms: tuple[Transform, ...] = eqx.field(static=True)
+    kind: AbstractScale
+
+    def centred(self, evaluation: Evaluation, params: Parameters) -> Evaluation:
+        count = evaluation.losses.size // 2
+        if evaluation.scores is None or not self.scales or count < 2:
+            return evaluation
+        constrained, unconstrain = self._scale(params)
+        scale, _ = self.kind.join(constrained)
+        entropy = self.kind.entropy(scale)
+        _, pull = jax.vjp(unconstrain, constrained)
+        _, push = jax.vjp(self._constrain, self._raw(params))
+
+        def one(tree: Parameters, score: Parameters) -> Parameters:
+            noise = self.kind.noise(scale, self._location(score)) * self.kind.num_data
+            joined, split = self.kind.join(pull(self._raw(tree))[0])
+            product = self.kind.product(self._location(tree), noise)
+            data = (joined + entropy - product) * count / (count - 1)
+            raw = push(split(data - entropy))[0]
+            return Parameters(
+                {**tree.variational, **dict(zip(self.scales, raw, strict=True))}, tree.model
+            )
+
+        scores = evaluation.scores
+        return Evaluation(
+            evaluation.losses,
+            jax.vmap(one)(evaluation.gradients, scores),
+            jax.vmap(one)(scores, scores),
+        )
+
+    def blocks(self, tree: Parameters) -> tuple[PyTree, ...]:
+        return self._centre_of(tree), self._raw(tree)
+
+    def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
+        # With few draws in many dimensions a step can turn S inside out.
+        if not self.scales:
+            return jnp.full(2, jnp.inf)
+        moved = jax.jvp(self._constrain, (self._raw(params),), (self._raw(direction),))
+        scale, step = (self.kind.join(leaves)[0] for leaves in moved)
+        size = self.kind.relative(scale, step)
+        return jnp.stack([jnp.full_like(size, jnp.inf), 1.0 / jnp.maximum(size, 1e-30)])
+
+    def by_block(self, factors: Float[Array, " blocks"], tree: Parameters) -> Parameters:
+        variational = {
+            name: factors[int(name in self.scales)] * leaf
+            for name, leaf in tree.variational.items()
+        }
+        return Parameters(variational, jax.tree.map(lambda leaf: factors[0] * leaf, tree.model))
+
+    def init(self, params: Parameters) -> Float[Array, "n n"]:
+        flat, _ = self._centre(params)
+        return jnp.zeros((flat.size, flat.size), flat.dtype)
+
+    def prepare(
+        self,
+        state: Float[Array, "n n"],
+        metric: MetricHere,
+        params: Parameters,
+        damping: Float[Array, ""],
+        weight: Float[Array, ""],
+    ) -> Prepared[Float[Array, "n n"]]:
+        def embed(centre: tuple) -> Parameters:
+            model, locations = centre
+            named = dict(zip(self.locations, locations, strict=True))
+            return Parameters({**params.variational, **named}, model)
+
+        active = self._centre_of(params)
+        here = metric().restricted(active, embed).to_dense()
+        matrix, finite = averaged(state, here, weight)
+        factor = Factor.of(matrix, damping)
+        latents = factor.trailing(ravel_pytree(params.model)[0].size)
+        constrained, unconstrain = self._scale(params)
+
+        def solve(gradient: Parameters) -> Parameters:
+            flat, unravel = self._centre(gradient)
+            model, locations = unravel(factor.outer(factor.inner(flat[:, None]))[:, 0])
+            found = dict(zip(self.locations, locations, strict=True))
+            if self.scales:
+                _, pull = jax.vjp(unconstrain, constrained)
+                (pulled,) = pull(self._raw(gradient))
+                joined, split = self.kind.join(pulled)
+                moved = split(self.kind.solve(latents, self.kind.join(constrained)[0], joined))
+                _, raw = jax.jvp(unconstrain, (constrained,), (moved,))
+                found |= dict(zip(self.scales, raw, strict=True))
+            return Parameters({name: found[name] for name in gradient.variational}, model)
+
+        def square(step: Parameters) -> Float[Array, ""]:
+            flat, _ = self._centre(step)
+            total = flat @ (matrix @ flat)
+            if self.scales:
+                raw, moved = self._raw(params), self._raw(step)
+                now, motion = jax.jvp(self._constrain, (raw,), (moved,))
+                total = total + self.kind.square(
+                    latents.matrix, self.kind.join(now)[0], self.kind.join(motion)[0]
+                )
+            return total
+
+        return Prepared(solve, square, matrix, finite)
+
+    def _centre_of(self, tree: Parameters) -> tuple:
+        # The latents last: the metric of L needs their trailing blocks.
+        return tree.model, tuple(tree.variational[name] for name in self.locations)
+
+    def _centre(self, tree: Parameters) -> tuple[Array, Callable]:
+        return ravel_pytree(self._centre_of(tree))
+
+    def _constrain(self, raw: tuple[Array, ...]) -> tuple[Array, ...]:
+        return tuple(transform(leaf) for transform, leaf in zip(self.transforms, raw, strict=True))
+
+    def _scale(self, params: Parameters) -> tuple[tuple[Array, ...], Callable]:
+        def unconstrain(scales: tuple[Array, ...]) -> tuple[Array, ...]:
+            pairs = zip(self.transforms, scales, strict=True)
+            return tuple(transform.inv(leaf) for transform, leaf in pairs)
+
+        return self._constrain(self._raw(params)), unconstrain
+
+    def _raw(self, tree: Parameters) -> tuple[Array, ...]:
+        return tuple(tree.variational[name] for name in self.scales)
+
+    def _location(self, tree: Parameters) -> Float[Array, " d"]:
+        return ravel_pytree(tuple(tree.variational[name] for name in self.locations))[0]

@@ -1,0 +1,316 @@
+"""A stochastic Levenberg-Marquardt rule: no learning rate, no schedule.
+
+Every step has its own random numbers, drawn after the step before was taken, so that they judge it
+without bias. With them the loss is evaluated at the candidate and at the last accepted point
+(common random numbers: their difference is known far better than either). Then
+
+1. the candidate is accepted unless the loss rose by more than its own noise explains, or fell
+   by more than its slope can;
+2. the curvature along the step, 2 (L_before - L_after + g_after . d), is compared with the d.F d of
+   the model: their ratio bounds the length of the next step, and lets the damping go down;
+3. the metric, averaged over steps, turns the gradient into a direction u;
+4. the gradients of two halves of the particles, g_a and g_b, tell signal from noise: the part
+   alpha = g_a.F^-1 g_b / g.F^-1 g of the direction is signal, and the best step on a noisy
+   quadratic is alpha u, for every block of parameters that the metric does not couple. Near the
+   optimum alpha falls like one over the number of steps, so that the iterates average the noise
+   away and settle.
+
+The gradient may carry a control variate: the score of q, which has mean zero and which for an
+approximation that can match the posterior cancels the gradient's noise entirely. Its coefficient is
+the regression of the gradient on it, in the metric, over past steps.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from vpng.adaptive.geometry import AbstractGeometry, Evaluation
+from vpng.curvature.base import MetricHere
+from vpng.problem import Parameters
+
+
+class Regression(NamedTuple):
+    """Running means of g.F^-1 h and h.F^-1 h, for the control variate h and every block."""
+
+    product: Float[Array, " blocks"]
+    square: Float[Array, " blocks"]
+
+    @property
+    def coefficient(self) -> Float[Array, " blocks"]:
+        """How much of h to subtract from g."""
+        some = self.square > 0
+        return jnp.where(
+            some, jnp.clip(self.product / jnp.where(some, self.square, 1.0), 0.0, 1.0), 0.0
+        )
+
+
+class AdaptiveState(NamedTuple):
+    """Everything the rule carries from step to step.
+
+    Attributes:
+        step: steps done.
+        accepted: the last point that passed the test; what to read out.
+        candidate: the point to be tested next.
+        gradient: at the accepted point.
+        geometry: what the geometry carries.
+        damping: relative to the metric's diagonal.
+        longest: bound on the share of the direction that is stepped.
+        signal: running mean of g_a.F^-1 g_b, for every block of the metric.
+        power: running mean of g.F^-1 g, likewise.
+        memory: number of steps in those means, likewise.
+        square: d.F d of the step to the candidate.
+        predicted: gain that the quadratic model promised for it.
+        regression: of the gradient on the control variate.
+        rejections: rejected steps in a row.
+    """
+
+    step: Int[Array, ""]
+    accepted: Parameters
+    candidate: Parameters
+    gradient: Parameters
+    geometry: PyTree
+    damping: Float[Array, ""]
+    longest: Float[Array, ""]
+    signal: Float[Array, " blocks"]
+    power: Float[Array, " blocks"]
+    memory: Float[Array, " blocks"]
+    square: Float[Array, ""]
+    predicted: Float[Array, ""]
+    regression: Regression
+    rejections: Int[Array, ""]
+
+
+class AdaptiveInfo(NamedTuple):
+    """What one step reports.
+
+    Attributes:
+        loss: per datum at the accepted point.
+        accepted: whether the candidate was.
+        share: how much of the direction was stepped, for every block of the metric.
+        damping: relative to the metric's diagonal.
+        curvature_ratio: curvature along the step over the metric's.
+    """
+
+    loss: Float[Array, ""]
+    accepted: Bool[Array, ""]
+    share: Float[Array, " blocks"]
+    damping: Float[Array, ""]
+    curvature_ratio: Float[Array, ""]
+
+
+class Adaptive(eqx.Module):
+    """The rule.
+
+    Attributes:
+        geometry: how the metric is represented.
+        num_data: of the problem: the test of acceptance allows for a tenth of a nat in all.
+        initial_damping: relative to the metric's diagonal.
+        minimum_damping: below which it does not fall.
+        initial_share: of the first direction that is stepped.
+        shortest_memory: least number of steps over which signal and noise are told apart.
+    """
+
+    geometry: AbstractGeometry
+    num_data: int | float = eqx.field(static=True)
+    initial_damping: float = 1e-2
+    minimum_damping: float = 1e-6
+    initial_share: float = 0.1
+    shortest_memory: float = 3.0
+
+    def init(self, params: Parameters) -> AdaptiveState:
+        """The state before the first step."""
+        dtype = jnp.result_type(*jax.tree.leaves(params))
+        number = lambda value: jnp.asarray(value, dtype)
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return AdaptiveState(
+            step=jnp.zeros((), jnp.int32),
+            accepted=params,
+            candidate=params,
+            gradient=zeros,
+            geometry=self.geometry.init(params),
+            damping=number(self.initial_damping),
+            longest=number(self.initial_share),
+            signal=jnp.zeros(self.geometry.num_blocks, dtype),
+            power=jnp.zeros(self.geometry.num_blocks, dtype),
+            memory=jnp.ones(self.geometry.num_blocks, dtype),
+            square=number(0.0),
+            predicted=number(0.0),
+            regression=Regression(*[jnp.zeros(self.geometry.num_blocks, dtype)] * 2),
+            rejections=jnp.zeros((), jnp.int32),
+        )
+
+    def step(
+        self,
+        state: AdaptiveState,
+        evaluate: Callable[[Parameters], Evaluation],
+        losses_at: Callable[[Parameters], Float[Array, " K"]],
+        metric_at: Callable[[Parameters], MetricHere],
+    ) -> tuple[AdaptiveState, AdaptiveInfo]:
+        """Test the candidate and make the next one.
+
+        Args:
+            state: from `init` or the step before.
+            evaluate: the loss and its gradient at any point, with this step's random numbers.
+            losses_at: the losses alone, with the same random numbers.
+            metric_at: makes the metric at any point.
+        """
+        first = state.step == 0
+        evaluation = self.geometry.centred(evaluate(state.candidate), state.candidate)
+        before = losses_at(state.accepted)
+        gradient, halves = self._controlled(evaluation, state.regression)
+        accepted = self._accepts(state, before, evaluation, gradient)
+        ratio = self._curvature_ratio(state, before, evaluation)
+
+        damping = state.damping * jnp.where(accepted, jnp.where(ratio > 2.0, 1.0, 0.5), 4.0)
+        damping = jnp.clip(damping, self.minimum_damping, 1e6)
+        by_curvature = jnp.clip(1.0 / jnp.maximum(ratio, 1.0), 0.25 * state.longest, 1.0)
+        longest = jnp.where(
+            accepted, jnp.minimum(by_curvature, 2.0 * state.longest), 0.25 * state.longest
+        )
+        damping = jnp.where(first, state.damping, damping)
+        longest = jnp.where(first, state.longest, jnp.maximum(longest, 1e-6))
+
+        keep = lambda new, old: _where(accepted, new, old)
+        point = keep(state.candidate, state.accepted)
+        here = keep(gradient, state.gradient)
+        share_before = self._share(state)
+        weight = jnp.clip(0.5 * jnp.max(share_before), 0.02, 0.3)
+        weight = jnp.maximum(weight, 1.0 / (state.step + 1.0))
+        prepared = self.geometry.prepare(
+            state.geometry, metric_at(point), point, damping, jnp.where(accepted, weight, 0.0)
+        )
+        direction = prepared.solve(here)
+        solved = _all_finite(direction)
+        direction = _where(solved, direction, jax.tree.map(jnp.zeros_like, direction))
+        damping = jnp.where(solved, damping, jnp.minimum(10.0 * damping, 1e6))
+
+        usable = accepted & solved
+        power = self._inner_by_block(here, direction)
+        # g_a.F^-1 g_b from g = (g_a + g_b) / 2 and d = (g_a - g_b) / 2.
+        apart = jax.tree.map(lambda leaf: 0.5 * (leaf[0] - leaf[1]), halves)
+        signal = power - self._inner_by_block(apart, prepared.solve(apart))
+        rate = jnp.where(usable & jnp.all(jnp.isfinite(signal)), 1.0 / state.memory, 0.0)
+        blend = lambda old, new: jnp.where(rate > 0, (1 - rate) * old + rate * new, old)
+        state = state._replace(signal=blend(state.signal, signal), power=blend(state.power, power))
+        share = self._share(state)
+        memory = jnp.where(rate > 0, (1.0 - share) * state.memory + 1.0, state.memory)
+        memory = jnp.maximum(memory, jnp.minimum(self.shortest_memory, state.step + 1.0))
+
+        length = jnp.minimum(jnp.minimum(share, longest), self.geometry.longest(direction, point))
+        step = self.geometry.by_block(-length, direction)
+        square = prepared.square(step)
+        next_state = AdaptiveState(
+            step=state.step + 1,
+            accepted=point,
+            candidate=jax.tree.map(jnp.add, point, step),
+            gradient=here,
+            geometry=prepared.state,
+            damping=damping,
+            longest=longest,
+            signal=state.signal,
+            power=state.power,
+            memory=memory,
+            square=square,
+            predicted=-_inner(here, step) - 0.5 * square,
+            regression=self._regress(state, evaluation, prepared.solve, usable),
+            rejections=jnp.where(accepted, 0, state.rejections + 1),
+        )
+        loss = jnp.mean(jnp.where(accepted, evaluation.losses, before))
+        return _strong(next_state, state), AdaptiveInfo(loss, accepted, length, damping, ratio)
+
+    def _controlled(
+        self, evaluation: Evaluation, regression: Regression
+    ) -> tuple[Parameters, Parameters]:
+        """The gradient less its control variate: the mean, and that of both halves."""
+        halves = evaluation.gradients
+        if evaluation.scores is not None:
+            subtracted = self.geometry.by_block(regression.coefficient, evaluation.scores)
+            halves = jax.tree.map(jnp.subtract, halves, subtracted)
+        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), halves), halves
+
+    def _inner_by_block(self, left: Parameters, right: Parameters) -> Float[Array, " blocks"]:
+        pairs = zip(self.geometry.blocks(left), self.geometry.blocks(right), strict=True)
+        return jnp.stack([_inner(a, b) for a, b in pairs])
+
+    def _share(self, state: AdaptiveState) -> Float[Array, " blocks"]:
+        """The part of the direction that is signal, never less than a mean over the steps asks."""
+        some = state.power > 0
+        share = jnp.where(some, state.signal / jnp.where(some, state.power, 1.0), 1.0)
+        return jnp.clip(share, 1.0 / (1.0 + state.memory), 1.0)
+
+    def _accepts(
+        self,
+        state: AdaptiveState,
+        before: Float[Array, " K"],
+        evaluation: Evaluation,
+        gradient: Parameters,
+    ) -> Bool[Array, ""]:
+        losses = evaluation.losses
+        gain = before - losses
+        error = jnp.std(gain, ddof=1) / jnp.sqrt(gain.size)
+        rounding = 1e-6 * jnp.abs(jnp.mean(before))
+        # A noise larger than the promised gain is no excuse: heavy tails look like that.
+        allowed = jnp.maximum(
+            2.0 * jnp.minimum(error, state.predicted), 0.1 / self.num_data + rounding
+        )
+        # No loss falls much faster than its slope: more than that is a density that broke down.
+        possible = 30.0 * state.predicted + 1.0 / self.num_data + rounding
+        finite = jnp.all(jnp.isfinite(losses)) & _all_finite(gradient)
+        plausible = (jnp.mean(gain) > -allowed) & (jnp.mean(gain) < possible)
+        return finite & ((state.step == 0) | plausible)
+
+    def _curvature_ratio(
+        self, state: AdaptiveState, before: Float[Array, " K"], evaluation: Evaluation
+    ) -> Float[Array, ""]:
+        moved = jax.tree.map(jnp.subtract, state.candidate, state.accepted)
+        plain = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), evaluation.gradients)
+        gain = jnp.mean(before - evaluation.losses)
+        curvature = 2.0 * (gain + _inner(plain, moved))
+        resolution = 30.0 * jnp.finfo(gain.dtype).eps * jnp.mean(jnp.abs(before))
+        visible = state.square > resolution
+        ratio = jnp.where(visible, curvature / jnp.where(visible, state.square, 1.0), 1.0)
+        return jnp.where(jnp.isfinite(ratio), ratio, 100.0)
+
+    def _regress(
+        self,
+        state: AdaptiveState,
+        evaluation: Evaluation,
+        solve: Callable[[Parameters], Parameters],
+        usable: Bool[Array, ""],
+    ) -> Regression:
+        old = state.regression
+        if evaluation.scores is None or not self.geometry.many_solves:
+            return old
+        product, square = jnp.zeros_like(old.product), jnp.zeros_like(old.square)
+        for half in range(2):
+            take = lambda leaf, half=half: leaf[half]
+            score = jax.tree.map(take, evaluation.scores)
+            solved = solve(score)
+            product += self._inner_by_block(jax.tree.map(take, evaluation.gradients), solved)
+            square += self._inner_by_block(score, solved)
+        usable = usable & jnp.all(jnp.isfinite(product + square))
+        rate = jnp.where(usable, jnp.maximum(1.0 / (state.step + 1.0), 0.1), 0.0)
+        mix = lambda before, now: jnp.where(usable, (1 - rate) * before + rate * now, before)
+        return Regression(mix(old.product, product), mix(old.square, square))
+
+
+def _where(condition: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+
+
+def _all_finite(tree: PyTree) -> Bool[Array, ""]:
+    return jnp.isfinite(sum(jnp.sum(leaf) for leaf in jax.tree.leaves(tree)))
+
+
+def _inner(left: PyTree, right: PyTree) -> Float[Array, ""]:
+    products = jax.tree.map(lambda a, b: jnp.sum(a * b), left, right)
+    return jax.tree.reduce(jnp.add, products, jnp.zeros(()))
+
+
+def _strong(new: AdaptiveState, like: AdaptiveState) -> AdaptiveState:
+    """`new` with the types of `like`, so that the second step has the signature of the first."""
+    return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, like)

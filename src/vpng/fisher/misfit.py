@@ -1,0 +1,82 @@
+"""How much further from a distribution its value lies than the distribution expects.
+
+The information about a scale is the curvature at data that fit: 2 per observation for the log of a
+Normal's scale. At the data themselves it is 2 (x - loc)^2 / scale^2, and where the fit is still
+bad a step by the former overshoots by the ratio: a hundredfold where a residual is ten scales.
+"""
+
+from functools import singledispatch
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from vpng.fisher.unwrap import core_of
+
+
+def widened(
+    rows: Float[Array, "..."], distribution: dist.Distribution, value: Array
+) -> Float[Array, "..."]:
+    """The rows of a scale multiplied by the root of the mean misfit, where that is above 1.
+
+    The mean over the site: one misfit observation is no reason, and at a good fit it is 1.
+
+    Args:
+        rows: of `whiten` or `joint_rows`, shape `batch_shape + (...)`.
+        distribution: the site's.
+        value: the site's.
+    """
+    core = core_of(distribution, value)
+    ratios = None if core is None else misfit(core.distribution, core.value)
+    if core is None or ratios is None:
+        return rows
+    factor = jnp.sqrt(jnp.maximum(1.0, jnp.mean(jax.lax.stop_gradient(ratios))))
+    family = core.distribution
+    if isinstance(family, dist.MultivariateNormal):
+        size = family.event_shape[0]
+        of_columns = jnp.where(jnp.arange(size + 1) == 0, 1.0, factor)
+        square = rows.reshape(*rows.shape[:-1], size, size + 1)
+        return (square * of_columns).reshape(rows.shape)
+    if isinstance(family, dist.Normal | dist.Laplace):
+        return rows * jnp.stack([jnp.ones_like(factor), factor])
+    return rows * factor
+
+
+@singledispatch
+def misfit(distribution: dist.Distribution, value: Array) -> Float[Array, "..."] | None:
+    """Observed over expected curvature of the scale, 1 on average at a good fit; None without."""
+    return None
+
+
+@misfit.register(dist.Normal)
+def _normal(distribution: dist.Normal, value: Array) -> Array:
+    return ((value - distribution.loc) / distribution.scale) ** 2
+
+
+@misfit.register(dist.Laplace)
+def _laplace(distribution: dist.Laplace, value: Array) -> Array:
+    return jnp.abs(value - distribution.loc) / distribution.scale
+
+
+@misfit.register(dist.HalfNormal)
+def _half_normal(distribution: dist.HalfNormal, value: Array) -> Array:
+    return (value / distribution.scale) ** 2
+
+
+@misfit.register(dist.Exponential)
+def _exponential(distribution: dist.Exponential, value: Array) -> Array:
+    return value * distribution.rate
+
+
+@misfit.register(dist.Gamma)
+def _gamma(distribution: dist.Gamma, value: Array) -> Array:
+    return value * distribution.rate / distribution.concentration
+
+
+@misfit.register(dist.MultivariateNormal)
+def _multivariate_normal(distribution: dist.MultivariateNormal, value: Array) -> Array:
+    residual = (value - distribution.loc)[..., None]
+    whitened = solve_triangular(distribution.scale_tril, residual, lower=True)
+    return jnp.mean(whitened[..., 0] ** 2, axis=-1)

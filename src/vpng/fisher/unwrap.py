@@ -1,0 +1,43 @@
+"""A distribution without the wrappers that NumPyro puts around it."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Bool, PyTree
+
+
+class Core(NamedTuple):
+    """The distribution inside, the value on its own scale, and the mask.
+
+    Attributes:
+        distribution: a plain family.
+        value: as that family sees it, transforms undone.
+        mask: over the batch, or None.
+    """
+
+    distribution: dist.Distribution
+    value: Array
+    mask: Bool[Array, "..."] | None
+
+
+def core_of(distribution: dist.Distribution, value: Array) -> Core | None:
+    """What is inside; None behind a transform that may depend on parameters."""
+    mask = None
+    while True:
+        if isinstance(distribution, dist.MaskedDistribution):
+            mask = jnp.broadcast_to(jnp.asarray(distribution._mask), distribution.batch_shape)
+        elif isinstance(distribution, dist.TransformedDistribution):
+            if has_arrays(distribution.transforms):
+                return None
+            for transform in reversed(distribution.transforms):
+                value = transform.inv(value)
+        elif not isinstance(distribution, dist.Independent | dist.ExpandedDistribution):
+            return Core(distribution, value, mask)
+        distribution = distribution.base_dist
+
+
+def has_arrays(transform: PyTree) -> bool:
+    """Whether a transform holds arrays, which may depend on parameters; plain numbers do not."""
+    return any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(transform))

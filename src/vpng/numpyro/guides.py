@@ -1,0 +1,70 @@
+"""Which of NumPyro's autoguides are location-scale approximations, and of which parameters."""
+
+from collections.abc import Callable
+
+import jax
+from numpyro.infer import autoguide
+
+from vpng.adaptive import (
+    AbstractGeometry,
+    AveragedDense,
+    Cholesky,
+    Linearised,
+    LocationScale,
+    PerCoordinate,
+)
+from vpng.numpyro.problem import TracedProblem
+from vpng.problem import Parameters
+
+DENSE_LIMIT = 1200
+"""Most rows of a matrix that is factorised in every step."""
+
+
+def geometry_of(
+    guide: Callable, problem: TracedProblem, parameters: Parameters
+) -> AbstractGeometry:
+    """The geometry that fits a guide and the number of its parameters."""
+    structured = _location_scale(guide, problem, parameters)
+    if structured is not None:
+        return structured
+    if _size(parameters) <= DENSE_LIMIT:
+        return AveragedDense()
+    return Linearised()
+
+
+def _location_scale(
+    guide: Callable, problem: TracedProblem, parameters: Parameters
+) -> LocationScale | None:
+    names = parameters.variational
+    prefix = getattr(guide, "prefix", "auto")
+    if type(guide) is autoguide.AutoNormal:
+        ending = f"_{prefix}_loc"
+        sites = [name.removesuffix(ending) for name in names if name.endswith(ending)]
+        locations = tuple(f"{site}_{prefix}_loc" for site in sites)
+        scales = tuple(f"{site}_{prefix}_scale" for site in sites)
+        kind = PerCoordinate(problem.num_data)
+    elif type(guide) is autoguide.AutoDiagonalNormal:
+        locations, scales, kind = (
+            (f"{prefix}_loc",),
+            (f"{prefix}_scale",),
+            PerCoordinate(problem.num_data),
+        )
+    elif type(guide) is autoguide.AutoMultivariateNormal:
+        locations, scales, kind = (
+            (f"{prefix}_loc",),
+            (f"{prefix}_scale_tril",),
+            Cholesky(problem.num_data),
+        )
+    else:
+        return None
+    if set(names) != {*locations, *scales}:
+        return None
+    centre = _size([names[name] for name in locations]) + _size(parameters.model)
+    if centre > DENSE_LIMIT:
+        return None
+    transforms = tuple(problem.transforms[name] for name in scales)
+    return LocationScale(locations, scales, transforms, kind)
+
+
+def _size(tree: object) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,352 @@
+"""A NumPyro model and guide as a `Problem`."""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from numpyro import handlers
+from numpyro.distributions.distribution import Unit
+from numpyro.distributions.transforms import Transform
+
+from vpng.errors import InputError
+from vpng.problem import Parameters, Problem, Site, depends, floating_leaves
+
+Trace = Mapping[str, dict[str, Any]]
+
+
+class Call(NamedTuple):
+    """What the model and the guide are called with, and what is held fixed while they run.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        subsamples: the indices of every subsampled plate.
+        mutable: values of `numpyro.mutable` sites.
+    """
+
+    args: tuple
+    kwargs: dict[str, Any]
+    subsamples: dict[str, Array]
+    mutable: dict[str, Any]
+
+
+class TracedProblem(Problem):
+    """The problem that a model and a guide describe, in unconstrained parameters.
+
+    Lambda are the parameters of the guide, theta those that only the model has; both are
+    dictionaries by site name. The latent is a dictionary of every value that the guide samples.
+    Built by `traced_problem`.
+
+    Attributes:
+        model: the model.
+        guide: the guide.
+        transforms: from unconstrained to constrained, for every parameter.
+        num_data: number of observations, plates that are subsampled counted whole.
+        root_names: latents whose prior has no parents.
+        subsampled: whether any plate is.
+        model_names: parameters of the model alone.
+    """
+
+    model: Callable = eqx.field(static=True)
+    guide: Callable = eqx.field(static=True)
+    transforms: dict[str, Transform] = eqx.field(static=True)
+    num_data: int = eqx.field(static=True)
+    root_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
+    subsampled: bool = eqx.field(default=False, static=True)
+    model_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
+    local: bool = eqx.field(default=False, static=True)
+
+    def approximation(self, variational: PyTree, batch: Call) -> PyTree:
+        trace = self._guide_trace(variational, jax.random.key(0), batch)
+        return {name: site["fn"] for name, site in trace.items() if _is_latent(site)}
+
+    def prior(self, model: PyTree, batch: Call) -> PyTree:
+        raise NotImplementedError("the prior of a traced model depends on the latents: prior_sites")
+
+    def likelihood(self, model: PyTree, latent: PyTree, batch: Call) -> PyTree:
+        trace = self.model_trace(model, latent, batch)
+        return {name: site["fn"] for name, site in trace.items() if _is_observation(site)}
+
+    def observed(self, batch: Call) -> PyTree:
+        raise NotImplementedError("the observations are part of the trace: likelihood_sites")
+
+    def batch_size(self, batch: Call) -> int:
+        return self.num_data
+
+    def reparameterised(self, variational: PyTree, batch: Call) -> bool:
+        sites = self.approximation(variational, batch).values()
+        return all(site.has_rsample for site in sites)
+
+    def latent(self, variational: PyTree, noise: PRNGKeyArray, batch: Call) -> dict[str, Array]:
+        trace = self._guide_trace(variational, noise, batch)
+        return {name: site["value"] for name, site in trace.items() if _is_latent(site)}
+
+    def kl(self, parameters: Parameters, latent: PyTree, batch: Call) -> Float[Array, ""]:
+        """Log q(z) - log p(z), with factors counted in p, as `Trace_ELBO` has it."""
+        guide = self._guide_trace(parameters.variational, jax.random.key(0), batch, latent)
+        model = self.model_trace(parameters.model, latent, batch)
+        log_q = sum(log_density(site) for site in guide.values() if site["type"] == "sample")
+        log_p = sum(
+            log_density(site)
+            for site in model.values()
+            if site["type"] == "sample" and not _is_observation(site)
+        )
+        return log_q - log_p
+
+    def likelihood_sites(self, model: PyTree, latent: PyTree, batch: Call) -> list[Site]:
+        trace = self.model_trace(model, latent, batch)
+        return [self._site(site) for site in trace.values() if _is_observation(site)]
+
+    def prior_sites(self, model: PyTree, latent: PyTree, batch: Call) -> list[Site]:
+        trace = self.model_trace(model, latent, batch)
+        return [self._site(site, moving=True) for site in trace.values() if _has_density(site)]
+
+    def roots(self, model: PyTree, latent: PyTree, batch: Call) -> list[bool]:
+        trace = self.model_trace(model, latent, batch)
+        return [name in self.root_names for name, site in trace.items() if _has_density(site)]
+
+    def approximation_sites(self, variational: PyTree, latent: PyTree, batch: Call) -> list[Site]:
+        frozen = jax.lax.stop_gradient(latent)
+        trace = self._guide_trace(variational, jax.random.key(0), batch, frozen)
+        return [
+            self._site(site)
+            for site in trace.values()
+            if _is_latent(site) and not isinstance(site["fn"], dist.Delta)
+        ]
+
+    def latent_weight(self, batch: Call) -> float:
+        return 1.0 / self.num_data
+
+    def constrained(self, parameters: PyTree) -> dict[str, PyTree]:
+        """The values of the parameter sites from their unconstrained ones."""
+        return {name: self.transforms[name](value) for name, value in parameters.items()}
+
+    def model_trace(self, model: PyTree, latent: Mapping[str, Array], batch: Call) -> Trace:
+        """The model run with these parameters and latents."""
+        given = {**self.constrained(model), **latent, **batch.subsamples, **batch.mutable}
+        return _run(self.model, jax.random.key(0), given, batch)
+
+    def _guide_trace(
+        self,
+        variational: PyTree,
+        rng_key: PRNGKeyArray,
+        batch: Call,
+        latent: Mapping[str, Array] | None = None,
+    ) -> Trace:
+        given = {**self.constrained(variational), **batch.subsamples, **batch.mutable}
+        return _run(self.guide, rng_key, {**given, **(latent or {})}, batch)
+
+    def score(self, variational: PyTree, rng_key: PRNGKeyArray, batch: Call) -> dict[str, PyTree]:
+        """The score of q at its own draw: d/d lambda log q(z; lambda) with z held, of mean zero."""
+        drawn = self._guide_trace(variational, rng_key, batch)
+        held = {
+            name: jax.lax.stop_gradient(site["value"])
+            for name, site in drawn.items()
+            if _is_latent(site) or site["type"] == "plate"
+        }
+
+        def log_q(variational: PyTree) -> Array:
+            trace = self._guide_trace(variational, rng_key, batch, held)
+            densities = [log_density(site) for site in trace.values() if _is_latent(site)]
+            return jnp.sum(jnp.stack(densities))
+
+        return jax.grad(log_q)(variational)
+
+    def call(
+        self, rng_key: PRNGKeyArray, args: tuple, kwargs: dict[str, Any], mutable: PyTree
+    ) -> Call:
+        """A call whose subsampled plates are drawn from `rng_key`."""
+        if not self.subsampled:
+            return Call(args, kwargs, {}, mutable or {})
+        given = {**(mutable or {})}
+        plain = Call(args, kwargs, {}, given)
+        with handlers.block():
+            model = handlers.trace(handlers.seed(self.model, rng_key)).get_trace(*args, **kwargs)
+        plates = {
+            name: site["value"]
+            for name, site in model.items()
+            if site["type"] == "plate" and _is_subsampled(site)
+        }
+        return plain._replace(subsamples=plates)
+
+    def _site(self, site: dict[str, Any], *, moving: bool = False) -> Site:
+        scale = 1.0 if site["scale"] is None else site["scale"]
+        return Site(site["fn"], site["value"], scale / self.num_data, moving)
+
+
+def _run(function: Callable, rng_key: PRNGKeyArray, given: dict[str, Any], call: Call) -> Trace:
+    seeded = handlers.seed(function, rng_key)
+    return handlers.trace(handlers.substitute(seeded, data=given)).get_trace(
+        *call.args, **call.kwargs
+    )
+
+
+def log_density(site: dict[str, Any]) -> Float[Array, ""]:
+    """The scaled log-density of one sample site."""
+    if site["intermediates"]:
+        value = site["fn"].log_prob(site["value"], site["intermediates"])
+    else:
+        value = site["fn"].log_prob(site["value"])
+    return jnp.sum(value if site["scale"] is None else site["scale"] * value)
+
+
+def _is_subsampled(site: dict[str, Any]) -> bool:
+    size, subsample_size = site["args"][0], site["args"][1]
+    return subsample_size is not None and subsample_size != size
+
+
+def _is_latent(site: dict[str, Any]) -> bool:
+    return site["type"] == "sample" and not site["is_observed"]
+
+
+def _is_factor(site: dict[str, Any]) -> bool:
+    return site["type"] == "sample" and isinstance(_unwrapped(site["fn"]), Unit)
+
+
+def _is_observation(site: dict[str, Any]) -> bool:
+    return site["type"] == "sample" and site["is_observed"] and not _is_factor(site)
+
+
+def _has_density(site: dict[str, Any]) -> bool:
+    """Whether a latent's prior can be sampled, so that it has an information."""
+    if not _is_latent(site) or site["fn"].is_discrete:
+        return False
+    return not isinstance(_unwrapped(site["fn"]), dist.ImproperUniform | dist.Delta)
+
+
+def traced_problem(
+    model: Callable,
+    guide: Callable,
+    params: Mapping[str, PyTree],
+    transforms: dict[str, Transform],
+    rng_key: PRNGKeyArray,
+    args: tuple = (),
+    kwargs: dict[str, Any] | None = None,
+    mutable: PyTree = None,
+    *,
+    allow_discrete: bool = False,
+) -> tuple[TracedProblem, Parameters]:
+    """The problem of a model and a guide, and its parameters from unconstrained ones.
+
+    Args:
+        model: the model.
+        guide: the guide.
+        params: unconstrained values of every parameter site of both.
+        transforms: to their constrained values.
+        rng_key: for one run of each.
+        args: their positional arguments.
+        kwargs: their keyword arguments.
+        mutable: values of mutable sites.
+        allow_discrete: whether the loss copes with sites that cannot be reparameterised.
+
+    Raises:
+        InputError: naming a site that cannot be reparameterised and what to do about it.
+    """
+    call = Call(args, kwargs or {}, {}, mutable or {})
+    bare = TracedProblem(model, guide, dict(transforms), 1)
+    whole = dict(params)
+    guide_trace = bare._guide_trace(whole, rng_key, call)
+    drawn = {
+        name: site["value"]
+        for name, site in guide_trace.items()
+        if _is_latent(site) or site["type"] == "plate"
+    }
+    model_trace = bare.model_trace(whole, drawn, call)
+    if not allow_discrete:
+        _check_reparameterised(guide_trace, model_trace)
+    _mention_factors(model_trace)
+    variational = {
+        name: value
+        for name, value in whole.items()
+        if name in guide_trace and guide_trace[name]["type"] == "param"
+    }
+    parameters = Parameters(
+        variational, {name: value for name, value in whole.items() if name not in variational}
+    )
+    plates = [
+        site
+        for trace in (guide_trace, model_trace)
+        for site in trace.values()
+        if site["type"] == "plate"
+    ]
+    latent = {name: value for name, value in drawn.items() if guide_trace[name]["type"] == "sample"}
+    fixed = {name: value for name, value in drawn.items() if name not in latent}
+
+    def distribution_of(name: str) -> Callable[[PyTree, PyTree], list[Array]]:
+        def leaves(model_params: PyTree, latent: PyTree) -> list[Array]:
+            trace = bare.model_trace(model_params, {**latent, **fixed}, call)
+            return floating_leaves(trace[name]["fn"])
+
+        return leaves
+
+    roots = frozenset(
+        name
+        for name, site in model_trace.items()
+        if _has_density(site) and not depends(distribution_of(name), parameters.model, latent)
+    )
+    problem = TracedProblem(
+        model,
+        guide,
+        dict(transforms),
+        _number_of_data(model_trace),
+        roots,
+        any(_is_subsampled(site) for site in plates),
+        frozenset(parameters.model),
+    )
+    return problem, parameters
+
+
+def _number_of_data(model_trace: Trace) -> int:
+    """Elements of the largest observed site, a subsampled plate counted whole."""
+    counts = [1]
+    for site in model_trace.values():
+        if _is_observation(site):
+            size = math.prod(site["fn"].batch_shape)
+            for frame in site["cond_indep_stack"]:
+                plate = model_trace.get(frame.name)
+                if plate is not None and _is_subsampled(plate):
+                    size = size * plate["args"][0] // plate["args"][1]
+            counts.append(size)
+    return max(counts)
+
+
+def _check_reparameterised(guide_trace: Trace, model_trace: Trace) -> None:
+    for name, site in guide_trace.items():
+        if _is_latent(site) and not site["fn"].has_rsample:
+            raise InputError(
+                f"guide site {name!r}: expected a distribution that can be reparameterised, got "
+                f"{type(_unwrapped(site['fn'])).__name__}. Enumerate a discrete latent "
+                "(infer={'enumerate': 'parallel'} in the model, loss=TraceEnum_ELBO()), relax it "
+                "(for instance RelaxedBernoulli), or use the score-function estimator "
+                "(loss=TraceGraph_ELBO())."
+            )
+    for name, site in model_trace.items():
+        if _is_latent(site) and site["fn"].is_discrete:
+            raise InputError(
+                f"model site {name!r}: expected a continuous latent, got the discrete "
+                f"{type(_unwrapped(site['fn'])).__name__}. Enumerate it "
+                "(infer={'enumerate': 'parallel'}, loss=TraceEnum_ELBO()), relax it (for instance "
+                "RelaxedBernoulli), or use the score-function estimator (loss=TraceGraph_ELBO())."
+            )
+
+
+def _mention_factors(model_trace: Trace) -> None:
+    factors = sorted(name for name, site in model_trace.items() if _is_factor(site))
+    if factors:
+        warnings.warn(
+            f"numpyro.factor sites {factors} have no predictive distribution: they count in the "
+            "loss and are absent from the curvature.",
+            stacklevel=2,
+        )
+
+
+def _unwrapped(fn: Any) -> Any:
+    while isinstance(fn, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
+        fn = fn.base_dist
+    return fn

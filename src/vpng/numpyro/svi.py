@@ -1,0 +1,403 @@
+"""`numpyro.infer.SVI` with curvature: the same interface, no learning rate."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
+from numpyro import infer
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import Trace_ELBO
+from numpyro.infer.elbo import ELBO
+from numpyro.infer.svi import SVIRunResult, SVIState
+from numpyro.optim import _NumPyroOptim, optax_to_numpyro
+
+from vpng.adaptive import AbstractGeometry, Adaptive, AdaptiveInfo, Linearised
+from vpng.checks import positive_integer
+from vpng.curvature import AbstractCurvature
+from vpng.curvature.base import MetricHere
+from vpng.damping import AbstractDamping
+from vpng.errors import expected
+from vpng.fisher import AbstractMetric, Divergence, Exact, Network
+from vpng.numpyro.evaluation import Losses, takes_scores
+from vpng.numpyro.guides import geometry_of
+from vpng.numpyro.problem import Call, TracedProblem, traced_problem
+from vpng.objective import Schedule
+from vpng.problem import Parameters
+from vpng.stopping import Converged
+from vpng.transform.precondition import DEFAULT_DAMPING, precondition
+
+METRIC_PARTICLES = 3
+"""Draws for the metric in one step of the automatic rule, which averages it over steps."""
+
+
+class PreconditionedState(NamedTuple):
+    """The state of a user's optimizer behind the preconditioner."""
+
+    optimizer: PyTree
+    preconditioner: PyTree
+
+
+class RunResult(SVIRunResult):
+    """An `SVIRunResult` that knows how the run ended.
+
+    Attributes:
+        converged: whether a rule for stopping found that the ELBO no longer improves; None for a
+            run of a fixed number of steps.
+    """
+
+    converged: bool | None = None
+
+
+class _Holder(_NumPyroOptim):
+    """Hands the parameters that NumPyro's `init` finds through, for the real rule to take up."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: (lambda params: params, lambda *_: None, lambda params: params))
+
+    def init(self, params: PyTree) -> PyTree:
+        return params
+
+
+class SVI(infer.SVI):
+    """Stochastic variational inference that follows the model's curvature.
+
+    A drop-in for `numpyro.infer.SVI`. Without `optim` the step is automatic, see
+    `vpng.adaptive.rule`: a natural gradient in the metric `fisher`, its length and damping found
+    from the loss itself. With one, the gradient is preconditioned and handed to it.
+
+    Args:
+        model: the model.
+        guide: the guide.
+        optim: an optax transformation or a NumPyro optimizer that takes the preconditioned
+            gradient; None for the automatic rule.
+        loss: NumPyro's objective; `Trace_ELBO(num_particles=10)` unless given.
+        curvature: how the metric is represented; found from the guide and the number of parameters
+            if left out.
+        fisher: the metric; the Fisher of the whole Bayesian network and the curvature of the KL
+            unless given, see `default_metric`.
+        damping: with `optim`, per datum, a number, a schedule or a rule; without it a number,
+            relative to the metric's diagonal, from which the rule starts.
+        **static_kwargs: arguments of model and guide that never change.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: Callable,
+        optim: optax.GradientTransformation | _NumPyroOptim | None = None,
+        loss: ELBO | None = None,
+        *,
+        curvature: AbstractCurvature | AbstractGeometry | None = None,
+        fisher: AbstractMetric | None = None,
+        damping: AbstractDamping | Schedule | float | None = None,
+        **static_kwargs: Any,
+    ) -> None:
+        loss = Trace_ELBO(num_particles=10) if loss is None else loss
+        super().__init__(model, guide, _Holder(), loss, **static_kwargs)
+        self.rule = _as_optimizer(optim)
+        if not isinstance(curvature, AbstractCurvature | AbstractGeometry | None):
+            raise expected("curvature", "a curvature such as Dense()", type(curvature).__name__)
+        if self.rule is not None and isinstance(curvature, AbstractGeometry):
+            raise expected(
+                "curvature", "a curvature such as Dense(), since optim is given", curvature
+            )
+        if not isinstance(fisher, AbstractMetric | None):
+            raise expected("fisher", "a metric such as Predictive()", type(fisher).__name__)
+        if self.rule is None and not isinstance(damping, float | int | None):
+            raise expected("damping", "a number, since optim is left out", damping)
+        self.curvature = curvature
+        self.fisher = fisher
+        self.damping = damping
+        self.problem: TracedProblem | None = None
+
+    def init(
+        self,
+        rng_key: PRNGKeyArray,
+        *args: Any,
+        init_params: dict[str, PyTree] | None = None,
+        **kwargs: Any,
+    ) -> SVIState:
+        """The state before the first step; see `numpyro.infer.SVI.init`."""
+        with warnings.catch_warnings():
+            # What NumPyro says about discrete latents is an error here, and clearer.
+            warnings.filterwarnings("ignore", message="Currently, SVI with")
+            raw, mutable, key = super().init(rng_key, *args, init_params=init_params, **kwargs)
+        self.problem, parameters = traced_problem(
+            self.model,
+            self.guide,
+            raw,
+            self._transforms(rng_key, raw, args, kwargs),
+            rng_key,
+            args,
+            {**kwargs, **self.static_kwargs},
+            mutable,
+            allow_discrete=self.loss.can_infer_discrete,
+        )
+        if self.rule is None:
+            return SVIState(self._adaptive(parameters).init(parameters), mutable, key)
+        preconditioner = self._preconditioner().init(parameters)
+        return SVIState(PreconditionedState(self.rule.init(raw), preconditioner), mutable, key)
+
+    def get_params(self, svi_state: SVIState) -> dict[str, PyTree]:
+        """The constrained values of all parameters: of the last accepted step."""
+        optim_state = svi_state.optim_state
+        if self.rule is None:
+            accepted = optim_state.accepted
+            return self.constrain_fn({**accepted.variational, **accepted.model})
+        return self.constrain_fn(self.rule.get_params(optim_state.optimizer))
+
+    def update(
+        self,
+        svi_state: SVIState,
+        *args: Any,
+        forward_mode_differentiation: bool = False,
+        **kwargs: Any,
+    ) -> tuple[SVIState, Array]:
+        """One step; see `numpyro.infer.SVI.update`."""
+        state, loss, _ = self._step(svi_state, args, kwargs, forward_mode_differentiation)
+        return state, loss
+
+    def stable_update(
+        self,
+        svi_state: SVIState,
+        *args: Any,
+        forward_mode_differentiation: bool = False,
+        **kwargs: Any,
+    ) -> tuple[SVIState, Array]:
+        """`update`, dropped if the loss or the new state is not finite.
+
+        The automatic rule drops such steps in any case.
+        """
+        state, loss, _ = self._step(svi_state, args, kwargs, forward_mode_differentiation)
+        if self.rule is None:
+            return state, loss
+        usable = jnp.isfinite(loss) & _finite(state.optim_state)
+        keep = lambda new, old: jnp.where(usable, new, old)
+        kept = jax.tree.map(keep, state.optim_state, svi_state.optim_state)
+        return SVIState(kept, state.mutable_state, state.rng_key), loss
+
+    def diagnostics(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> AdaptiveInfo:
+        """What the next step of the automatic rule would report."""
+        if self.rule is not None:
+            raise expected("optim", "None, the automatic rule", type(self.rule).__name__)
+        return self._step(svi_state, args, kwargs, False)[2]
+
+    def run(
+        self,
+        rng_key: PRNGKeyArray,
+        num_steps: int | Converged | str,
+        *args: Any,
+        progress_bar: bool = True,
+        stable_update: bool = False,
+        forward_mode_differentiation: bool = False,
+        init_state: SVIState | None = None,
+        init_params: dict[str, PyTree] | None = None,
+        **kwargs: Any,
+    ) -> RunResult:
+        """Many steps in compiled chunks; see `numpyro.infer.SVI.run`.
+
+        Args:
+            rng_key: the key of the run.
+            num_steps: how many; `Converged()`, or "auto" for short, until the ELBO no longer
+                improves by more than its noise.
+            *args: arguments of model and guide.
+            progress_bar: whether to show one.
+            stable_update: use `stable_update`.
+            forward_mode_differentiation: differentiate the loss forwards.
+            init_state: go on from here.
+            init_params: values to start parameters from.
+            **kwargs: keyword arguments of model and guide.
+        """
+        rule = _stopping(num_steps)
+        total = rule.max_steps if rule is not None else positive_integer("num_steps", num_steps)
+        state = init_state
+        if state is None:
+            state = self.init(rng_key, *args, init_params=init_params, **kwargs)
+        elif self.problem is None:
+            self.init(rng_key, *args, init_params=init_params, **kwargs)
+        advance = self.stable_update if stable_update else self.update
+        size = rule.window if rule is not None else max(1, min(total, -(-total // 20)))
+
+        def body(i: Array, carry: tuple[SVIState, Array]) -> tuple[SVIState, Array]:
+            state, losses = carry
+            state, loss = advance(
+                state,
+                *args,
+                forward_mode_differentiation=forward_mode_differentiation,
+                **kwargs,
+            )
+            return state, losses.at[i].set(loss)
+
+        first = jax.eval_shape(lambda s: advance(s, *args, **kwargs)[1], state)
+        buffer = jnp.zeros((size,), first.dtype)
+        # The length is traced: the last, shorter chunk needs no second compilation.
+        chunk = jax.jit(lambda state, length: jax.lax.fori_loop(0, length, body, (state, buffer)))
+
+        losses: list[np.ndarray] = []
+        done, converged = 0, None if rule is None else False
+        with _bar(total, disable=not progress_bar) as bar:
+            while done < total and not converged:
+                length = min(size, total - done)
+                state, filled = chunk(state, length)
+                losses.append(np.asarray(filled[:length]))
+                done += length
+                bar.update(length)
+                bar.set_postfix_str(
+                    f"init loss: {losses[0][0]:.4f}, "
+                    f"avg. loss [{done - length + 1}-{done}]: {np.mean(losses[-1]):.4f}",
+                    refresh=False,
+                )
+                if rule is not None:
+                    converged = rule.reached(np.concatenate(losses))
+        result = RunResult(self.get_params(state), state, jnp.concatenate(losses))
+        result.converged = converged
+        return result
+
+    def _step(
+        self, svi_state: SVIState, args: tuple, kwargs: dict[str, Any], forward_mode: bool
+    ) -> tuple[SVIState, Array, AdaptiveInfo | None]:
+        problem = self._initialised()
+        key, step_key = jax.random.split(svi_state.rng_key)
+        loss_key, metric_key, plate_key = jax.random.split(step_key, 3)
+        mutable = svi_state.mutable_state
+        kwargs = {**kwargs, **self.static_kwargs}
+        plain = Call(args, kwargs, {}, mutable or {})
+        call = problem.call(plate_key, args, kwargs, mutable)
+        losses = Losses.drawn(loss_key, self.loss, problem, plain, forward_mode=forward_mode)
+
+        if self.rule is None:
+            state = svi_state.optim_state
+            rule = self._adaptive(state.accepted)
+            metric = self._metric(METRIC_PARTICLES)
+            after = []
+
+            def evaluate(parameters: Parameters):
+                scores = takes_scores(self.loss) and not mutable and rule.geometry.many_solves
+                evaluation, new = losses.evaluate(parameters, scores=scores)
+                after.append(new)
+                return evaluation
+
+            def metric_at(parameters: Parameters) -> MetricHere:
+                return lambda: metric.operator(problem, parameters, call, metric_key)
+
+            state, info = rule.step(state, evaluate, losses.at, metric_at)
+            mutable = _accepted(info.accepted, after[0], mutable)
+            return SVIState(state, mutable, key), info.loss * problem.num_data, info
+
+        optimizer, preconditioner = svi_state.optim_state
+        parameters = self._split(self.rule.get_params(optimizer))
+        evaluation, new = losses.evaluate(parameters, scores=False)
+        gradient = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), evaluation.gradients)
+        direction, preconditioner = self._preconditioner().update(
+            gradient, preconditioner, parameters, batch=call, rng_key=metric_key
+        )
+        loss = jnp.mean(evaluation.losses) * problem.num_data
+        moved = {**direction.variational, **direction.model}
+        optimizer = self.rule.update(moved, optimizer, value=loss)
+        if new is not None:
+            mutable = new
+        return SVIState(PreconditionedState(optimizer, preconditioner), mutable, key), loss, None
+
+    def _initialised(self) -> TracedProblem:
+        if self.problem is None:
+            raise expected("svi_state", "a call of init before this one", "none")
+        return self.problem
+
+    def _split(self, raw: dict[str, PyTree]) -> Parameters:
+        model = {
+            name: value for name, value in raw.items() if name in self._initialised().model_names
+        }
+        return Parameters({n: v for n, v in raw.items() if n not in model}, model)
+
+    def _metric(self, num_particles: int) -> AbstractMetric:
+        return default_metric(num_particles) if self.fisher is None else self.fisher
+
+    def _adaptive(self, parameters: Parameters) -> Adaptive:
+        problem = self._initialised()
+        geometry = self.curvature
+        if geometry is None:
+            geometry = geometry_of(self.guide, problem, parameters)
+        elif isinstance(geometry, AbstractCurvature):
+            geometry = Linearised(geometry)
+        options = {} if self.damping is None else {"initial_damping": float(self.damping)}
+        return Adaptive(geometry, problem.num_data, **options)
+
+    def _preconditioner(self) -> optax.GradientTransformationExtraArgs:
+        return precondition(
+            self._initialised(),
+            self._metric(max(METRIC_PARTICLES, getattr(self.loss, "num_particles", 1))),
+            curvature=self.curvature,
+            damping=DEFAULT_DAMPING if self.damping is None else self.damping,
+        )
+
+    def _transforms(
+        self, rng_key: PRNGKeyArray, raw: dict[str, PyTree], args: tuple, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        values = self.constrain_fn(raw)
+        kwargs = {**kwargs, **self.static_kwargs}
+        guide = trace(seed(substitute(self.guide, values), rng_key)).get_trace(*args, **kwargs)
+        drawn = {
+            name: site["value"]
+            for name, site in guide.items()
+            if site["type"] in ("sample", "plate")
+        }
+        replayed = substitute(self.model, {**drawn, **values})
+        model = trace(seed(replayed, rng_key)).get_trace(*args, **kwargs)
+        return {
+            name: biject_to(site["kwargs"].get("constraint", constraints.real))
+            for name, site in {**model, **guide}.items()
+            if site["type"] == "param"
+        }
+
+
+def default_metric(num_particles: int = 10) -> AbstractMetric:
+    """The Fisher of every conditional distribution, and the KL's own curvature."""
+    estimator = Exact(cautious=True)
+    return Network(estimator, num_particles) + Divergence(estimator, num_particles)
+
+
+def _as_optimizer(
+    optim: optax.GradientTransformation | _NumPyroOptim | None,
+) -> _NumPyroOptim | None:
+    if optim is None or isinstance(optim, _NumPyroOptim):
+        return optim
+    if isinstance(optim, optax.GradientTransformation):
+        return optax_to_numpyro(optim)
+    raise expected(
+        "optim", "an optax transformation, a NumPyro optimizer or None", type(optim).__name__
+    )
+
+
+def _stopping(num_steps: int | Converged | str) -> Converged | None:
+    if isinstance(num_steps, Converged):
+        return num_steps
+    if isinstance(num_steps, str):
+        if num_steps != "auto":
+            raise expected("num_steps", 'a number, Converged() or "auto"', repr(num_steps))
+        return Converged()
+    return None
+
+
+def _accepted(accepted: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    if new is None or old is None:
+        return old
+    return jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, old)
+
+
+def _finite(tree: PyTree) -> Bool[ArrayLike, ""]:
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+
+def _bar(total: int, *, disable: bool):
+    import tqdm
+
+    return tqdm.tqdm(total=total, disable=disable)

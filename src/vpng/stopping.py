@@ -1,0 +1,56 @@
+"""When to stop: the loss no longer improves by more than its own noise."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from vpng.checks import finite_scalar, positive_integer
+from vpng.errors import expected
+
+
+@dataclass(frozen=True)
+class Converged:
+    """Stop when the loss of one window of steps is no better than that of the one before.
+
+    The losses of a window are noisy, and their mean has a standard error. A run has converged when
+    the means of `patience` windows in a row improve by less than `z` standard errors of the
+    difference. A loss that is still falling slowly under much noise may pass the test once by
+    chance; `patience` makes that rare.
+
+    Attributes:
+        window: steps of a window.
+        patience: windows without improvement.
+        z: standard errors that count as an improvement.
+        max_steps: stop in any case.
+    """
+
+    window: int = 100
+    patience: int = 2
+    z: float = 1.0
+    max_steps: int = 10_000
+
+    def __post_init__(self) -> None:
+        positive_integer("window", self.window)
+        positive_integer("patience", self.patience)
+        positive_integer("max_steps", self.max_steps)
+        finite_scalar("z", self.z, minimum=0.0, strict=False)
+        if self.window < 8:
+            raise expected("window", "at least 8 steps, for a standard error", self.window)
+
+    def reached(self, losses: np.ndarray) -> bool:
+        """Whether the losses so far, oldest first, have stopped improving."""
+        whole = len(losses) // self.window
+        if whole < self.patience + 1:
+            return False
+        windows = np.asarray(losses[: whole * self.window], np.float64).reshape(whole, self.window)
+        recent = windows[-(self.patience + 1) :]
+        if not np.all(np.isfinite(recent)):
+            return False
+        means = recent.mean(axis=1)
+        # Half a window's drift would pass for noise: differences of neighbours do not see it.
+        noise = np.std(np.diff(recent, axis=1), axis=1, ddof=1) / math.sqrt(2.0)
+        errors = noise / math.sqrt(self.window)
+        gains = means[:-1] - means[1:]
+        allowed = self.z * np.sqrt(errors[:-1] ** 2 + errors[1:] ** 2)
+        return bool(np.all(gains <= allowed))
