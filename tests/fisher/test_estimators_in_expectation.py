@@ -7,6 +7,8 @@ chance once in 1.7 million entries; there are about 3,000 here. That the toleran
 the matrix, so that a bias would be seen, is the second assertion.
 """
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,20 +28,23 @@ ESTIMATORS = {
 }
 
 
-def differences(problem, parameters, batch, metric, reference):
-    """Mean and standard error of the difference of two metrics, and the mean of the reference."""
+def differences(problem, parameters, batch, metrics, reference):
+    """Mean and standard error of each metric minus the reference, and the reference's mean."""
 
     @jax.jit
     def compute(parameters, batch):
         def one(key):
             dense = lambda m: m.operator(problem, parameters, batch, key).to_dense()
-            wanted = dense(reference)
-            return dense(metric) - wanted, wanted
+            return [dense(metric) for metric in metrics], dense(reference)
 
-        delta, wanted = jax.lax.map(one, jax.random.split(jax.random.key(11), NUM_KEYS))
-        return jnp.mean(delta, 0), jnp.std(delta, 0) / jnp.sqrt(NUM_KEYS), jnp.mean(wanted, 0)
+        return jax.lax.map(one, jax.random.split(jax.random.key(11), NUM_KEYS))
 
-    return [np.asarray(value) for value in compute(parameters, batch)]
+    drawn, wanted = compute(parameters, batch)
+    deltas = [np.asarray(matrices) - np.asarray(wanted) for matrices in drawn]
+    return [
+        (delta.mean(axis=0), delta.std(axis=0) / np.sqrt(NUM_KEYS), np.mean(wanted, axis=0))
+        for delta in deltas
+    ]
 
 
 def assert_unbiased(mean, error, wanted):
@@ -48,50 +53,54 @@ def assert_unbiased(mean, error, wanted):
     assert 5 * error.max() < 0.25 * size
 
 
+@cache
+def all_differences(kind, family):
+    """Those of every estimator, from one compiled program with one reference."""
+    metrics = [Predictive(estimator, num_particles=3) for estimator in ESTIMATORS.values()]
+    setting = random_problem(kind, family, seed=5)
+    return dict(
+        zip(ESTIMATORS, differences(*setting, metrics, Predictive(num_particles=3)), strict=True)
+    )
+
+
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize(("kind", "family"), [("local", "bernoulli"), ("global", "poisson")])
 def test_mean_is_exact(kind, family, name):
-    problem, parameters, batch = random_problem(kind, family, seed=5)
-    metric = Predictive(ESTIMATORS[name], num_particles=3)
-    assert_unbiased(*differences(problem, parameters, batch, metric, Predictive(num_particles=3)))
+    assert_unbiased(*all_differences(kind, family)[name])
 
 
 def test_correlated_parameters_within_one_outcome():
     """A Gamma has correlated rows: the probes must mix them with the right signs."""
-    problem, parameters, batch = random_problem("local", "gamma", seed=5)
+    setting = random_problem("local", "gamma", seed=5)
     metric = Predictive(Probed(1), num_particles=2)
-    assert_unbiased(*differences(problem, parameters, batch, metric, Predictive(num_particles=2)))
+    assert_unbiased(*differences(*setting, [metric], Predictive(num_particles=2))[0])
 
 
 @pytest.mark.parametrize("kind", ["local", "global"])
 def test_variational_metric(kind):
-    problem, parameters, batch = random_problem(kind, "normal", seed=5)
-    metric = Variational(Sampled(4))
-    assert_unbiased(*differences(problem, parameters, batch, metric, Variational()))
+    setting = random_problem(kind, "normal", seed=5)
+    assert_unbiased(*differences(*setting, [Variational(Sampled(4))], Variational())[0])
+
+
+def spreads(family, *estimators):
+    """The size of the standard error of each estimator's matrix."""
+    metrics = [Predictive(estimator, num_particles=1) for estimator in estimators]
+    setting = random_problem("local", family, seed=5)
+    found = differences(*setting, metrics, Predictive(num_particles=1))
+    return [np.linalg.norm(error) for _, error, _ in found]
 
 
 @pytest.mark.parametrize("name", ["sampled", "probed"])
 def test_more_samples_have_less_variance(name):
-    problem, parameters, batch = random_problem("local", "bernoulli", seed=5)
     one, many = (Sampled(1), Sampled(8)) if name == "sampled" else (Probed(1), Probed(8))
-    reference = Predictive(num_particles=1)
-    spread = [
-        np.linalg.norm(
-            differences(problem, parameters, batch, Predictive(e, num_particles=1), reference)[1]
-        )
-        for e in (one, many)
-    ]
-    assert spread[0] / spread[1] == pytest.approx(np.sqrt(8), rel=0.15)
+    few, less = spreads("bernoulli", one, many)
+    assert few / less == pytest.approx(np.sqrt(8), rel=0.15)
 
 
 def test_probes_have_less_variance_than_samples():
     """The reason for `Probed`: a sign vector has no fourth moment to speak of."""
-    problem, parameters, batch = random_problem("local", "poisson", seed=5)
-    reference = Predictive(num_particles=1)
-    error = lambda e: np.linalg.norm(
-        differences(problem, parameters, batch, Predictive(e, num_particles=1), reference)[1]
-    )
-    assert error(Probed(1)) < error(Sampled(1))
+    probed, sampled = spreads("poisson", Probed(1), Sampled(1))
+    assert probed < sampled
 
 
 class _Inflated(LocalProblem):
@@ -114,10 +123,13 @@ def test_exact_falls_back_to_samples_site_by_site():
     sites = problem.likelihood(parameters.model, jnp.ones((3, 2)), batch)
     assert [has_closed_form(site) for site in sites] == [False, True]
     exact = Predictive(Exact(fallback=Sampled(2)), num_particles=2)
-    operator = exact.operator(problem, parameters, batch, jax.random.key(0))
-    assert operator.num_rows == 2 * 3 * (2 + 2)  # particles, data, samples and (loc, scale)
+    probed = Predictive(Probed(2), num_particles=2)
+    operators = lambda p: [
+        metric.operator(problem, p, batch, jax.random.key(0)) for metric in (exact, probed)
+    ]
+    num_rows = jax.jit(lambda p: [operator.num_rows for operator in operators(p)])(parameters)
+    # Particles, data, then samples and (loc, scale), or probes of each site.
+    assert num_rows == [2 * 3 * (2 + 2), 2 * 3 * 2 * 2]
     # Both estimate the same matrix; here only the first site is random.
     sampled = Predictive(Sampled(4), num_particles=2)
-    assert_unbiased(*differences(problem, parameters, batch, sampled, exact))
-    probed = Predictive(Probed(2), num_particles=2)
-    assert probed.operator(problem, parameters, batch, jax.random.key(0)).num_rows == 2 * 3 * 2 * 2
+    assert_unbiased(*differences(problem, parameters, batch, [sampled], exact)[0])

@@ -45,26 +45,22 @@ def network_operator(function, parameters, inputs):
     return FisherOperator(parameters, rows, by_datum=ByDatum(datum, inputs))
 
 
-def layer_rows(operator, layer):
-    """The rows of R for one layer, columns in the order of its ravelled matrix."""
-    _, unravel = jax.flatten_util.ravel_pytree(operator.parameters)
-    return jax.vmap(lambda row: layer.matrix(by_path(unravel(row))).ravel())(all_rows(operator))
-
-
-def all_rows(operator):
+def layer_rows(operator, layers):
+    """The rows of R for each layer, columns in the order of its ravelled matrix."""
     flat, unravel = jax.flatten_util.ravel_pytree(operator.parameters)
     function = lambda vector: operator.row_function(unravel(vector)).ravel()
-    return jax.jit(jax.jacfwd(function))(flat)
+
+    @jax.jit
+    def compute(flat):
+        rows = jax.jacfwd(function)(flat)
+        matrix = lambda layer: lambda row: layer.matrix(by_path(unravel(row))).ravel()
+        return [jax.vmap(matrix(layer))(rows) for layer in layers]
+
+    return [np.asarray(rows) for rows in compute(flat)]
 
 
 def compiled_statistics(structure, operator, **options):
     return jax.jit(lambda: statistics(structure, operator, **options))()
-
-
-def fisher_block(operator, layer, other=None):
-    """The block of F between two layers by brute force."""
-    right = layer_rows(operator, layer if other is None else other)
-    return layer_rows(operator, layer).T @ right
 
 
 def relative_error(left, right):

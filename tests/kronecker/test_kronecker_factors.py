@@ -1,5 +1,7 @@
 """Factors against brute force, where the approximation is exact and in expectation."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from kronecker_networks import (
     apply,
     compiled_statistics,
-    fisher_block,
+    layer_rows,
     network_operator,
     perceptron,
     relative_error,
@@ -22,15 +24,21 @@ from vpng.kronecker.structure import by_path
 from vpng.problems.vae import mlp_vae
 
 
+def assert_exact_blocks(found, structure, operator):
+    """Every block of F by brute force; returns the rows of R for each layer."""
+    rows = layer_rows(operator, structure.layers)
+    for layer, mine in zip(structure.layers, rows, strict=True):
+        block = np.kron(*found.layers[layer.weight])
+        assert relative_error(block, mine.T @ mine) < 1e-12
+    return rows
+
+
 def test_one_datum_has_exact_blocks(x64):
     layers = perceptron(jax.random.key(0), (4, 5, 3, 2))
     operator = network_operator(apply, layers, jax.random.normal(jax.random.key(1), (1, 4)))
     structure = look_at(operator).structure
     found = compiled_statistics(structure, operator)
-    for layer in structure.layers:
-        factors = found.layers[layer.weight]
-        block = np.kron(factors.inputs, factors.outputs)
-        assert relative_error(block, fisher_block(operator, layer)) < 1e-12
+    assert_exact_blocks(found, structure, operator)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -40,13 +48,9 @@ def test_deep_linear_network_has_exact_blocks_and_couplings(x64, bias):
     operator = network_operator(lambda p, x: apply(p, x, lambda s: s), layers, inputs)
     structure = look_at(operator).structure
     found = compiled_statistics(structure, operator, couplings=True)
-    for position, layer in enumerate(structure.layers):
-        block = np.kron(*found.layers[layer.weight])
-        assert relative_error(block, fisher_block(operator, layer)) < 1e-12
-        if position:
-            before = structure.layers[position - 1]
-            coupling = np.kron(*found.couplings[position - 1])
-            assert relative_error(coupling, fisher_block(operator, before, layer)) < 1e-12
+    rows = assert_exact_blocks(found, structure, operator)
+    for pair, (before, after) in zip(found.couplings, pairwise(rows), strict=True):
+        assert relative_error(np.kron(*pair), before.T @ after) < 1e-12
 
 
 def test_rows_that_do_not_separate_by_datum_give_the_same_factors(x64):
@@ -152,9 +156,7 @@ def test_one_particle_and_datum_of_an_autoencoder_has_exact_blocks(x64):
     structure = discover(setup.problem, setup.parameters, setup.data, metric)
     assert len(structure.layers) == 4
     found = compiled_statistics(structure, operator)
-    for layer in structure.layers:
-        block = np.kron(*found.layers[layer.weight])
-        assert relative_error(block, fisher_block(operator, layer)) < 1e-12
+    assert_exact_blocks(found, structure, operator)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +216,7 @@ def test_variational_metric_sees_the_encoder_alone(x64):
     structure.check_chain()
     operator = metric.operator(setup.problem, setup.parameters, setup.data, jax.random.key(2))
     found = compiled_statistics(structure, operator)
-    for layer in structure.layers:
-        block = np.kron(*found.layers[layer.weight])
-        assert relative_error(block, fisher_block(operator, layer)) < 1e-12
+    assert_exact_blocks(found, structure, operator)
 
 
 def test_shared_weights_sum_their_uses(x64):
