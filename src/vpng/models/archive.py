@@ -72,9 +72,7 @@ def read_archive(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nd
                 archive.read(name) for name in ("header.json", "header.sha256", "arrays.npz")
             )
     except (zipfile.BadZipFile, KeyError, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise expected(
-            str(path), "a model saved by vpng", f"a file that is not: {error}"
-        ) from error
+        raise expected(str(path), "a model saved by vpng", f"another file: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
     if hashlib.sha256(header).hexdigest().encode() != digest:
