@@ -22,7 +22,7 @@ import optax
 from vpng import ELBO, optimizers
 from vpng.datasets import EDITIONS, MOVIELENS_20M, rating_matrix, split_users, synthetic_ratings
 from vpng.experiments.methods import Method
-from vpng.experiments.networks import Factored, network_optimizer
+from vpng.experiments.networks import Factored, eigenbasis_direction, network_optimizer
 from vpng.kronecker import FactoredTikhonov
 from vpng.problems import MatrixFactorization, counted
 from vpng.training import Batches, Loop
@@ -85,9 +85,13 @@ def main() -> None:
     factored = Factored(factor_damping=FactoredTikhonov(), inverse_period=20)
     contenders = {"gradient": optimizers.gradient(0.003, rule=optax.scale_by_adam())}
     for name in options.methods.split(","):
-        contenders[name] = network_optimizer(
-            factored, Method(name), problem, parameters, few, 0.003, False
-        )
+        if name == Method.VPNG_EIGENBASIS:
+            direction = eigenbasis_direction(problem, parameters, few, few)
+            contenders[name] = optax.chain(direction, optax.scale_by_learning_rate(0.003))
+        else:
+            contenders[name] = network_optimizer(
+                factored, Method(name), problem, parameters, few, 0.003, False
+            )
     loops = {}
     for name, optimizer in contenders.items():
         say(f"compiling {name}")

@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from vpng import optimizers
+from vpng.errors import expected
 from vpng.experiments.figures import draw_panels
 from vpng.experiments.methods import Method
 from vpng.experiments.results import Results, Run
@@ -105,17 +106,24 @@ def network_optimizer(
                 curvature=curvature,
                 damping=factored.damping,
             )
-        case Method.VPNG_EIGENBASIS:
-            structure = discover(problem, parameters, batch, Predictive(Probed(1)))
-            adam = optimizers.eigenbasis_adam(problem.batch_size(batch))
-            direction = in_eigenbasis(
-                problem,
-                structure,
-                adam_or_rmsprop(rmsprop, adam=adam),
-                calibration=batch,
-                parameters=parameters,
-            )
-            return optax.chain(direction, optax.scale_by_learning_rate(learning_rate))
+        case _:
+            raise expected("method", "one with a rule on top", method)
+
+
+def eigenbasis_direction(
+    problem: Problem, parameters: Parameters, batch: PyTree, calibration: PyTree
+) -> optax.GradientTransformation:
+    """Adam in the eigenbasis of the predictive Fisher's factors, calibrated here and now.
+
+    Args:
+        problem: what is fitted.
+        parameters: any of its parameters, to find the layers.
+        batch: a batch of the run's size, which sets Adam's denominator.
+        calibration: data for the basis of the layers that the data feed.
+    """
+    structure = discover(problem, parameters, batch, Predictive(Probed(1)))
+    adam = optimizers.eigenbasis_adam(problem.batch_size(batch))
+    return in_eigenbasis(problem, structure, adam, calibration=calibration, parameters=parameters)
 
 
 def race(runs: list[Run]) -> dict[str, Any]:

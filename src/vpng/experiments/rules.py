@@ -8,11 +8,9 @@ RULES = ("adam", "rmsprop")
 """Adam, and RMSProp with decay 0.9."""
 
 
-def adam_or_rmsprop(
-    rmsprop: Bool[Array, ""] | bool, *, adam: optax.GradientTransformation = optax.scale_by_adam()
-) -> optax.GradientTransformation:
+def adam_or_rmsprop(rmsprop: Bool[Array, ""] | bool) -> optax.GradientTransformation:
     """One of the two as a traced choice, so that one program holds both."""
-    rms = optax.scale_by_rms(decay=0.9)
+    adam, rms = optax.scale_by_adam(), optax.scale_by_rms(decay=0.9)
 
     def init(params: optax.Params) -> tuple[optax.OptState, optax.OptState]:
         return adam.init(params), rms.init(params)

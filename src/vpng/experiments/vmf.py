@@ -35,6 +35,7 @@ from vpng.experiments.methods import Method
 from vpng.experiments.networks import (
     Factored,
     draw_curves,
+    eigenbasis_direction,
     elbo_table,
     network_optimizer,
     race,
@@ -96,7 +97,8 @@ class VmfConfig:
         record_every: steps between two evaluations.
         evaluation_particles: draws for the train, validation and test ELBO.
         learning_rates: the grid of step sizes, the same for every method.
-        rules: what is put on top of each direction, part of the grid.
+        rules: what is put on top of each direction, part of the grid; in the eigenbasis the rule
+            is always its own Adam.
         damping: mu, shared between the two Kronecker factors of a layer.
         decay: of the moving averages of the factors; None for none.
         statistics_period: steps between two refreshes of the factors.
@@ -230,12 +232,21 @@ def _split_trainer(
         inverse_period=config.inverse_period,
         num_particles=config.num_particles,
     )
-    few = jax.tree.map(lambda leaf: leaf[:batch_size], data)
+    batch, many = (
+        jax.tree.map(lambda leaf, size=size: leaf[:size], data) for size in (batch_size, 10_000)
+    )
 
-    def at(learning_rate: Array, rmsprop: Array) -> optax.GradientTransformation:
-        return network_optimizer(
-            factored, method, problem, parameters, few, learning_rate, rmsprop > 0.5
-        )
+    if method is Method.VPNG_EIGENBASIS:
+        direction = eigenbasis_direction(problem, parameters, batch, many)
+
+        def at(learning_rate: Array, rmsprop: Array) -> optax.GradientTransformation:
+            return optax.chain(direction, optax.scale_by_learning_rate(learning_rate))
+    else:
+
+        def at(learning_rate: Array, rmsprop: Array) -> optax.GradientTransformation:
+            return network_optimizer(
+                factored, method, problem, parameters, batch, learning_rate, rmsprop > 0.5
+            )
 
     return loop_trainer(
         problem,
