@@ -59,8 +59,8 @@ class AdaptiveState(NamedTuple):
         geometry: what the geometry carries.
         damping: relative to the metric's diagonal.
         longest: bound on the share of the direction that is stepped.
-        signal: running mean of g_a.F^-1 g_b, for every block of the metric.
-        power: running mean of g.F^-1 g, likewise.
+        signal: running mean of g_a.F^-1 g_b / g.F^-1 g, for every block of the metric.
+        spread: running mean of its square, likewise.
         memory: number of steps in those means, likewise.
         square: d.F d of the step to the candidate.
         predicted: gain that the quadratic model promised for it.
@@ -76,7 +76,7 @@ class AdaptiveState(NamedTuple):
     damping: Float[Array, ""]
     longest: Float[Array, ""]
     signal: Float[Array, " blocks"]
-    power: Float[Array, " blocks"]
+    spread: Float[Array, " blocks"]
     memory: Float[Array, " blocks"]
     square: Float[Array, ""]
     predicted: Float[Array, ""]
@@ -134,8 +134,8 @@ class Adaptive(eqx.Module):
             geometry=self.geometry.init(params),
             damping=number(self.initial_damping),
             longest=number(self.initial_share),
-            signal=jnp.zeros(self.geometry.num_blocks, dtype),
-            power=jnp.zeros(self.geometry.num_blocks, dtype),
+            signal=jnp.ones(self.geometry.num_blocks, dtype),
+            spread=jnp.ones(self.geometry.num_blocks, dtype),
             memory=jnp.ones(self.geometry.num_blocks, dtype),
             square=number(0.0),
             predicted=number(0.0),
@@ -192,10 +192,15 @@ class Adaptive(eqx.Module):
         power = self._inner_by_block(here, direction)
         # g_a.F^-1 g_b from g = (g_a + g_b) / 2 and d = (g_a - g_b) / 2.
         apart = jax.tree.map(lambda leaf: 0.5 * (leaf[0] - leaf[1]), halves)
-        signal = power - self._inner_by_block(apart, prepared.solve(apart))
+        noise = self._inner_by_block(apart, prepared.solve(apart))
+        some = power > 0
+        signal = jnp.where(some, 1.0 - noise / jnp.where(some, power, 1.0), 0.0)
         rate = jnp.where(usable & jnp.all(jnp.isfinite(signal)), 1.0 / state.memory, 0.0)
         blend = lambda old, new: jnp.where(rate > 0, (1 - rate) * old + rate * new, old)
-        state = state._replace(signal=blend(state.signal, signal), power=blend(state.power, power))
+        state = state._replace(
+            signal=blend(state.signal, signal),
+            spread=blend(state.spread, signal**2),
+        )
         share = self._share(state)
         memory = jnp.where(rate > 0, (1.0 - share) * state.memory + 1.0, state.memory)
         memory = jnp.maximum(memory, jnp.minimum(self.shortest_memory, state.step + 1.0))
@@ -212,7 +217,7 @@ class Adaptive(eqx.Module):
             damping=damping,
             longest=longest,
             signal=state.signal,
-            power=state.power,
+            spread=state.spread,
             memory=memory,
             square=square,
             predicted=-_inner(here, step) - 0.5 * square,
@@ -237,10 +242,13 @@ class Adaptive(eqx.Module):
         return jnp.stack([_inner(a, b) for a, b in pairs])
 
     def _share(self, state: AdaptiveState) -> Float[Array, " blocks"]:
-        """The part of the direction that is signal, never less than a mean over the steps asks."""
-        some = state.power > 0
-        share = jnp.where(some, state.signal / jnp.where(some, state.power, 1.0), 1.0)
-        return jnp.clip(share, 1.0 / (1.0 + state.memory), 1.0)
+        """The part of the direction that is signal, never less than a mean over the steps asks.
+
+        The signal less the standard error of its running mean: what may be chance does not count.
+        """
+        variance = jnp.maximum(state.spread - state.signal**2, 0.0)
+        certain = state.signal - jnp.sqrt(variance / (2.0 * state.memory))
+        return jnp.clip(certain, 1.0 / (1.0 + state.memory), 1.0)
 
     def _accepts(
         self,

@@ -1,0 +1,182 @@
+"""The metric of m + S eps from that of m, against the matrix it stands for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
+
+from vpng import FisherOperator, Parameters
+from vpng.adaptive import Cholesky, Evaluation, LocationScale, PerCoordinate
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+NUM_DATA = 7
+DIMENSION = 3
+CURVATURE = np.array(
+    [
+        [2.0, 0.3, 0.2, 0.1],
+        [0.3, 3.0, 1.2, -0.4],
+        [0.2, 1.2, 2.5, 0.6],
+        [0.1, -0.4, 0.6, 1.5],
+    ]
+)
+"""Of one model parameter and three latents."""
+
+
+def diagonal():
+    transform = biject_to(constraints.softplus_positive)
+    raw = transform.inv(jnp.array([0.3, 0.5, 1.4]))
+    params = Parameters({"m": jnp.array([0.1, -0.2, 0.3]), "s": raw}, {"theta": jnp.array(0.7)})
+    return LocationScale(("m",), ("s",), (transform,), PerCoordinate(NUM_DATA)), params
+
+
+def triangular():
+    transform = biject_to(constraints.scaled_unit_lower_cholesky)
+    tril = jnp.array([[0.5, 0.0, 0.0], [0.2, 0.4, 0.0], [-0.3, 0.1, 0.8]])
+    params = Parameters(
+        {"m": jnp.array([0.1, -0.2, 0.3]), "s": transform.inv(tril)}, {"theta": jnp.array(0.7)}
+    )
+    return LocationScale(("m",), ("s",), (transform,), Cholesky(NUM_DATA)), params
+
+
+def latent(geometry, params, noise):
+    scale = geometry.transforms[0](params.variational["s"])
+    spread = scale * noise if scale.ndim == 1 else scale @ noise
+    return jnp.concatenate([params.model["theta"][None], params.variational["m"] + spread])
+
+
+def operator(geometry, params, noise):
+    root = jnp.linalg.cholesky(jnp.asarray(CURVATURE))
+    return FisherOperator(params, lambda p: root.T @ latent(geometry, p, noise))
+
+
+def brute_force(geometry, params):
+    """E over eps of J^T G J by the 2d points of +-sqrt(d) e_i, exact for an affine J."""
+    flat, unravel = ravel_pytree(params)
+    total = np.zeros((flat.size, flat.size))
+    for sign in (-1.0, 1.0):
+        for i in range(DIMENSION):
+            noise = jnp.zeros(DIMENSION).at[i].set(sign * np.sqrt(DIMENSION))
+            jacobian = jax.jacfwd(lambda v, noise=noise: latent(geometry, unravel(v), noise))(flat)
+            total += jacobian.T @ CURVATURE @ jacobian / (2 * DIMENSION)
+
+    def log_diagonal(vector):
+        scale = geometry.transforms[0](unravel(vector).variational["s"])
+        return jnp.log(scale if scale.ndim == 1 else jnp.diagonal(scale))
+
+    rows = jax.jacfwd(log_diagonal)(flat)
+    return total + rows.T @ rows / NUM_DATA
+
+
+@pytest.mark.parametrize("make", [diagonal, triangular])
+def test_solve_and_square_are_those_of_the_expected_matrix(make):
+    geometry, params = make()
+    expected = brute_force(geometry, params)
+    prepared = geometry.prepare(
+        geometry.init(params),
+        lambda: operator(geometry, params, jnp.zeros(DIMENSION)),
+        params,
+        jnp.asarray(0.0),
+        jnp.asarray(1.0),
+    )
+    flat, unravel = ravel_pytree(params)
+    gradient = jnp.asarray(np.random.default_rng(0).normal(size=flat.size))
+    solved, _ = ravel_pytree(prepared.solve(unravel(gradient)))
+    np.testing.assert_allclose(solved, np.linalg.solve(expected, gradient), rtol=1e-9)
+    np.testing.assert_allclose(
+        prepared.square(unravel(gradient)), gradient @ expected @ gradient, rtol=1e-10
+    )
+    assert bool(prepared.finite)
+
+
+@pytest.mark.parametrize("make", [diagonal, triangular])
+def test_a_metric_that_is_not_finite_does_not_enter_the_average(make):
+    geometry, params = make()
+    before = geometry.init(params) + jnp.eye(4)
+    broken = FisherOperator(params, lambda p: jnp.nan * latent(geometry, p, jnp.zeros(3)))
+    prepared = geometry.prepare(before, lambda: broken, params, jnp.asarray(1e-3), jnp.asarray(0.5))
+    np.testing.assert_array_equal(prepared.state, before)
+    assert not bool(prepared.finite)
+
+
+def evaluation_of(geometry, params, noises, slope, curvature):
+    """Gradients and scores of a quadratic loss per datum, less the entropy, for halves of draws."""
+
+    def loss(params, noise):
+        z = latent(geometry, params, noise)[1:]
+        scale = geometry.transforms[0](params.variational["s"])
+        entropy = jnp.sum(jnp.log(scale if scale.ndim == 1 else jnp.diagonal(scale)))
+        return slope @ z + 0.5 * z @ curvature @ z - entropy / NUM_DATA
+
+    def log_q(params, z):
+        scale = geometry.transforms[0](params.variational["s"])
+        residual = z - params.variational["m"]
+        if scale.ndim == 1:
+            return -0.5 * jnp.sum((residual / scale) ** 2) - jnp.sum(jnp.log(scale))
+        whitened = jax.scipy.linalg.solve_triangular(scale, residual, lower=True)
+        return -0.5 * jnp.sum(whitened**2) - jnp.sum(jnp.log(jnp.diagonal(scale)))
+
+    def half(noises):
+        gradient = jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, noises)))(params)
+        draws = jax.vmap(lambda e: latent(geometry, params, e)[1:])(noises)
+        score = jax.grad(lambda p: jnp.mean(jax.vmap(log_q, (None, 0))(p, draws)) / NUM_DATA)(
+            params
+        )
+        return gradient, score
+
+    gradients, scores = jax.vmap(half)(noises)
+    losses = jax.vmap(jax.vmap(loss, (None, 0)), (None, 0))(params, noises).ravel()
+    return Evaluation(losses, gradients, scores)
+
+
+@pytest.mark.parametrize("make", [diagonal, triangular])
+def test_centring_leaves_no_noise_from_a_slope(make):
+    """A linear loss has no gradient in S but the entropy's, whatever the draws."""
+    geometry, params = make()
+    noises = jax.random.normal(jax.random.key(0), (2, 4, DIMENSION))
+    slope = jnp.array([100.0, -50.0, 20.0])
+    plain = evaluation_of(geometry, params, noises, slope, jnp.zeros((3, 3)))
+    centred = geometry.centred(plain, params)
+
+    def entropy(raw):
+        scale = geometry.transforms[0](raw)
+        return -jnp.sum(jnp.log(scale if scale.ndim == 1 else jnp.diagonal(scale))) / NUM_DATA
+
+    expected = jax.grad(entropy)(params.variational["s"])
+    for half in range(2):
+        np.testing.assert_allclose(centred.gradients.variational["s"][half], expected, atol=1e-10)
+    np.testing.assert_array_equal(
+        centred.gradients.variational["m"], plain.gradients.variational["m"]
+    )
+
+
+@pytest.mark.parametrize("make", [diagonal, triangular])
+def test_centring_is_unbiased(make):
+    """Over 10,000 pairs of halves of 3 draws; the tolerance is four standard errors of each mean."""
+    geometry, params = make()
+    curvature = jnp.asarray(CURVATURE[1:, 1:])
+    slope = jnp.array([1.0, -2.0, 0.5])
+
+    @jax.jit
+    def one(key):
+        noises = jax.random.normal(key, (2, 3, DIMENSION))
+        plain = evaluation_of(geometry, params, noises, slope, curvature)
+        mean = lambda e: jnp.mean(e.gradients.variational["s"], axis=0)
+        return mean(plain), mean(geometry.centred(plain, params))
+
+    plain, centred = jax.lax.map(one, jax.random.split(jax.random.key(1), 10_000), batch_size=500)
+    error = np.sqrt((np.var(plain, axis=0) + np.var(centred, axis=0)) / len(plain))
+    assert np.all(np.abs(plain.mean(axis=0) - centred.mean(axis=0)) < 4 * error + 1e-12)
+
+
+def test_no_step_changes_the_scale_by_more_than_itself():
+    geometry, params = triangular()
+    huge = jax.tree.map(lambda leaf: 1e3 * jnp.ones_like(leaf), params)
+    longest = geometry.longest(huge, params)
+    raw, tril = params.variational["s"], geometry.transforms[0](params.variational["s"])
+    _, moved = jax.jvp(geometry.transforms[0], (raw,), (longest[1] * huge.variational["s"],))
+    np.testing.assert_allclose(np.linalg.norm(np.linalg.solve(tril, moved)), 1.0, rtol=1e-10)
+    assert np.isinf(longest[0])

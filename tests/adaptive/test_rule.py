@@ -1,0 +1,144 @@
+"""The adaptive rule on losses whose optimum, curvature and noise are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vpng import FisherOperator, Parameters
+from vpng.adaptive import Adaptive, AveragedDense, Evaluation
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+CURVATURE = np.array([[100.0, 9.9], [9.9, 1.0]])
+ROOT = np.linalg.cholesky(CURVATURE)
+OPTIMUM = np.array([1.0, -2.0])
+
+
+def start():
+    return Parameters({"x": jnp.array([30.0, 10.0])}, {})
+
+
+def quadratic(params):
+    away = params.variational["x"] - OPTIMUM
+    return 0.5 * away @ CURVATURE @ away
+
+
+def runner(rule, loss, *, noise=0.0, metric=1.0, particles=4, num_steps=50):
+    """Runs the rule on `loss` plus noise . x, noise drawn afresh for every particle and step."""
+
+    def noisy(params, draw):
+        return loss(params) + noise * draw @ params.variational["x"]
+
+    def step(state, key):
+        draws = jax.random.normal(key, (2, particles // 2, 2)) @ ROOT.T
+
+        def half(params, draws):
+            losses = jax.vmap(noisy, (None, 0))(params, draws)
+            return jnp.mean(losses), losses
+
+        def evaluate(params):
+            gradients, losses = jax.vmap(jax.grad(half, has_aux=True), (None, 0))(params, draws)
+            return Evaluation(losses.ravel(), gradients, None)
+
+        losses_at = lambda params: jax.vmap(lambda d: half(params, d)[1])(draws).ravel()
+        rows = lambda params: jnp.sqrt(metric) * ROOT.T @ params.variational["x"]
+        metric_at = lambda params: lambda: FisherOperator(params, rows)
+        state, info = rule.step(state, evaluate, losses_at, metric_at)
+        return state, (info, state.accepted.variational["x"])
+
+    @jax.jit
+    def run(key):
+        return jax.lax.scan(step, rule.init(start()), jax.random.split(key, num_steps))
+
+    return run
+
+
+def test_a_quadratic_is_solved_to_rounding():
+    state, (info, _) = runner(Adaptive(AveragedDense(), 1), quadratic)(jax.random.key(0))
+    np.testing.assert_allclose(state.accepted.variational["x"], OPTIMUM, atol=1e-6)
+    assert bool(jnp.all(info.accepted))
+    np.testing.assert_allclose(info.curvature_ratio[1:8], 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("metric", [0.01, 100.0])
+def test_a_metric_wrong_by_a_hundred_is_found_out(metric):
+    """Too small, the steps are shortened; too large, they are only slow."""
+    rule = Adaptive(AveragedDense(), 1)
+    steps = 1500 if metric > 1 else 60
+    run = runner(rule, quadratic, metric=metric, num_steps=steps)
+    state, (_, path) = run(jax.random.key(0))
+    assert float(quadratic(state.accepted)) < 1e-3 * float(quadratic(start()))
+    losses = jax.vmap(lambda x: quadratic(Parameters({"x": x}, {})))(path)
+    assert float(jnp.max(losses)) <= float(quadratic(start())) * (1 + 1e-9)
+
+
+def test_noise_is_averaged_away():
+    """The gradient noise is the metric's own, one nat of it per step; at step t the excess loss of
+    the mean of t independent steps is about 2 nats / (2 t), and the rule must come near that."""
+    rule = Adaptive(AveragedDense(), 1)
+    run = runner(rule, quadratic, noise=2.0, particles=4, num_steps=600)
+    excess = jax.vmap(lambda key: quadratic(run(key)[0].accepted))(
+        jax.random.split(jax.random.key(1), 16)
+    )
+    # One step of Newton's method leaves 0.5 tr(F^-1 C) = noise^2 / particles = 1 on average.
+    assert float(jnp.mean(excess)) < 0.05
+
+
+def test_the_share_falls_with_the_number_of_steps():
+    rule = Adaptive(AveragedDense(), 1)
+    _, (info, _) = runner(rule, quadratic, noise=2.0, num_steps=600)(jax.random.key(2))
+    assert float(jnp.mean(info.share[-100:])) < 0.05 < float(jnp.max(info.share[:20]))
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -1e12])
+def test_a_loss_that_breaks_down_is_never_entered(bad):
+    """Beyond a wall the loss is not a number, infinite, or absurdly good: never accepted."""
+
+    def walled(params):
+        x = params.variational["x"]
+        return jnp.where(x[0] < 5.0, bad, quadratic(params))
+
+    rule = Adaptive(AveragedDense(), 1)
+    state, (info, path) = runner(rule, walled, num_steps=200)(jax.random.key(3))
+    assert float(jnp.min(path[:, 0])) >= 5.0
+    assert int(jnp.sum(~info.accepted)) > 0
+    assert bool(jnp.all(jnp.isfinite(info.loss)))
+    assert bool(jnp.all(jnp.isfinite(path)))
+    assert float(state.damping) > rule.minimum_damping
+
+
+def test_a_heavy_tail_is_no_excuse():
+    """Above the wall the loss is worse by far and noisier still: the noise does not admit it."""
+
+    def cliff(params, draw):
+        x = params.variational["x"]
+        rise = jnp.where(x[0] < 5.0, 1e5 * draw[0] ** 2, 0.0)
+        return quadratic(params) + rise
+
+    rule = Adaptive(AveragedDense(), 1)
+
+    def step(state, key):
+        draws = jax.random.normal(key, (2, 4, 2))
+        half = lambda p, d: (lambda l: (jnp.mean(l), l))(jax.vmap(cliff, (None, 0))(p, d))
+
+        def evaluate(params):
+            gradients, losses = jax.vmap(jax.grad(half, has_aux=True), (None, 0))(params, draws)
+            return Evaluation(losses.ravel(), gradients, None)
+
+        losses_at = lambda p: jax.vmap(lambda d: half(p, d)[1])(draws).ravel()
+        rows = lambda p: ROOT.T @ p.variational["x"]
+        metric_at = lambda p: lambda: FisherOperator(p, rows)
+        state, _ = rule.step(state, evaluate, losses_at, metric_at)
+        return state, state.accepted.variational["x"][0]
+
+    run = jax.jit(lambda key: jax.lax.scan(step, rule.init(start()), jax.random.split(key, 60)))
+    _, path = run(jax.random.key(4))
+    assert float(jnp.min(path)) >= 5.0
+
+
+def test_the_state_keeps_its_types():
+    rule = Adaptive(AveragedDense(), 1)
+    before = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), rule.init(start()))
+    state, _ = runner(rule, quadratic, num_steps=2)(jax.random.key(0))
+    assert before == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
