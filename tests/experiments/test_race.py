@@ -9,7 +9,7 @@ import pytest
 
 import vpng
 from vpng.errors import InputError
-from vpng.experiments.race import Course, RaceConfig, load_course
+from vpng.experiments.race import Course, RaceConfig, load_course, race_on
 from vpng.experiments.schema import load_results
 from vpng.problems import GaussianMean
 
@@ -78,6 +78,35 @@ def test_a_race_in_python_finds_the_optimum_and_writes_the_report(tmp_path):
     assert document["headline"]["metric"] == "train_elbo"
     assert {len(points) for points in document["grid"].values()} == {2}
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_a_numpyro_model_and_guide_can_be_raced():
+    pytest.importorskip("vpng.numpyro")
+    numpyro = pytest.importorskip("numpyro")
+    dist = numpyro.distributions
+
+    def model(y):
+        level = numpyro.sample("level", dist.Normal(0.0, 10.0))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Normal(level, 1.0), obs=y)
+
+    def guide(y):
+        loc = numpyro.param("loc", jnp.zeros(()))
+        numpyro.sample("level", dist.Normal(loc, 0.1))
+
+    y = jnp.linspace(1.0, 3.0, 10)
+    course = Course.from_numpyro(model, guide, y)
+    results = race_on(course, **{**SETTINGS, "seeds": 1, "learning_rates": (0.3,)})
+    # Exact but for the prior's pull: log N(y | 2, 1) averaged, less 10 (0.1)^2 / 2 / 10, less KL.
+    log_likelihood = -0.5 * jnp.log(2 * jnp.pi) - 0.5 * jnp.mean((y - 2.0) ** 2) - 0.005
+    divergence = jnp.log(10.0 / 0.1) + 0.5 * (0.1**2 + 2.0**2) / 10.0**2 - 0.5
+    for run in results.runs:
+        # Twenty draws of the level with spread 0.1: an error of at most 0.01 per datum.
+        assert run.curves["train_elbo"][-1] == pytest.approx(
+            float(log_likelihood - divergence / 10), abs=0.02
+        )
+    assert {run.method for run in results.runs} == set(results.summary)
+    assert len(results.summary) == 4
 
 
 def test_a_race_from_the_command_line(vpng, here):

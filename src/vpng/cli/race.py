@@ -6,7 +6,7 @@ from typing import Any
 
 from vpng.cli.output import list_paths, live_status, show
 from vpng.experiments.methods import parse_methods
-from vpng.experiments.race import METHODS, RaceConfig, load_course, race, table
+from vpng.experiments.race import METHODS, RaceConfig, load_course, race_on, table
 from vpng.experiments.settings import parse_assignment, typed_settings
 
 
@@ -26,16 +26,6 @@ def race_and_show(
     RaceConfig(**settings)
     course = load_course(target)
     with live_status(target) as watch:
-        results = race(
-            course.problem,
-            course.params,
-            course.data,
-            test=course.test,
-            name=target,
-            out=out,
-            resume=resume,
-            watcher=watch,
-            **settings,
-        )
+        results = race_on(course, name=target, out=out, resume=resume, watcher=watch, **settings)
     show(target, table(results))
     list_paths([out / "results.json", out / "report.html"])

@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
 from vpng import optimizers
-from vpng.checks import data_tree, finite_scalar, output_folder, positive_integer
+from vpng.checks import finite_scalar, output_folder, positive_integer
 from vpng.errors import InputError, expected
 from vpng.experiments.contest import GridPoint, Rules, Train, contest, loop_trainer, summarise
 from vpng.experiments.figures import draw_panels
@@ -27,11 +28,37 @@ from vpng.experiments.session import Session, Watcher, silent
 from vpng.experiments.store import store
 from vpng.objective import ELBO, Schedule
 from vpng.problem import Parameters, Problem
+from vpng.training import AbstractData, InMemory
+from vpng.training.data import as_data
+from vpng.training.loop import Metric
 from vpng.training.mean_elbo import mean_elbo
+from vpng.transform import GaussNewton, Hessian
+from vpng.transform.hessian_free import AbstractProduct
 
 METHODS = (Method.GRADIENT, Method.NATURAL_GRADIENT, Method.VPNG, Method.HESSIAN_FREE)
 MANY_PARAMETERS = 3000
 """From here on a problem with local latents is taken for a network and gets Kronecker factors."""
+
+
+class WholeCall(AbstractData):
+    """The arguments of a NumPyro model as data that always come whole.
+
+    Attributes:
+        call: the arguments.
+        num_data: number of observations in them.
+    """
+
+    call: PyTree
+    num_data: int = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return self.num_data
+
+    def take(self, indices: Array) -> PyTree:
+        return self.call
+
+    def everything(self) -> PyTree:
+        return self.call
 
 
 @dataclass(frozen=True)
@@ -44,12 +71,33 @@ class Course:
             in them too.
         data: what it is fitted to.
         test: data that no step sees; the methods are judged on them if they are there.
+        product: what the Hessian-free method multiplies with.
     """
 
     problem: Problem
     params: Parameters | Callable[[Array], Parameters]
-    data: PyTree
+    data: PyTree | AbstractData
     test: PyTree | None = None
+    product: AbstractProduct = GaussNewton()
+
+    @classmethod
+    def from_numpyro(cls, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> "Course":
+        """The course of a NumPyro model and guide, called with these arguments in every step.
+
+        Raises:
+            InputError: naming a site that does not fit.
+        """
+        from vpng.numpyro import SVI, Call
+
+        svi = SVI(model, guide)
+        start = lambda rng_key: svi.init(rng_key, *args, **kwargs).optim_state.accepted
+        start(jax.random.key(0))
+        problem = svi.problem
+        if problem is None:
+            raise InputError("model: expected a model that NumPyro can trace, got none.")
+        data = WholeCall(Call(args, kwargs, {}, {}), problem.num_data)
+        # A traced prior may depend on other latents, for which there is no Gauss-Newton part.
+        return cls(problem, start, data, product=Hessian())
 
     def init(self, rng_key: Array) -> Parameters:
         """The first parameters of one seed."""
@@ -144,8 +192,25 @@ def race(
     Raises:
         InputError: if an argument does not fit.
     """
-    config = RaceConfig(**settings)
     course = Course(problem, params, data, test)
+    return race_on(course, name=name, out=out, resume=resume, watcher=watcher, **settings)
+
+
+def race_on(
+    course: Course,
+    *,
+    name: str = "race",
+    out: str | Path | None = None,
+    resume: bool = False,
+    watcher: Watcher = silent,
+    **settings: Any,
+) -> Results:
+    """`race` on a course, for instance `Course.from_numpyro(model, guide, x, y)`.
+
+    Raises:
+        InputError: if an argument does not fit.
+    """
+    config = RaceConfig(**settings)
     if out is None:
         return run_race(course, config, Session(None, watcher), name)
     from vpng.report import write_report
@@ -161,34 +226,31 @@ def race(
 def run_race(course: Course, config: RaceConfig, session: Session, name: str) -> Results:
     """Hold the race on a course."""
     first = course.init(jax.random.key(0))
-    size = data_tree("data", course.data)
+    data = as_data(course.data)
+    size = len(data)
     batch_size = None if config.batch_size is None else min(config.batch_size, size)
-    some = lambda data: jax.tree.map(lambda leaf: jnp.asarray(leaf[: config.evaluated_data]), data)
-    evaluated = {"train_elbo": some(course.data)}
+    few = data.take(jnp.arange(batch_size or size))
+    evaluated = {"train_elbo": data}
     if course.test is not None:
-        data_tree("test", course.test)
-        evaluated["test_elbo"] = some(course.test)
+        evaluated["test_elbo"] = as_data(course.test)
     judged = list(evaluated)[-1]
 
     def trainer(method: Method) -> Train:
-        few = jax.tree.map(lambda leaf: leaf[: batch_size or size], course.data)
-
         def at(learning_rate: Array, rmsprop: Array) -> optax.GradientTransformation:
             decaying = lambda step: learning_rate / jnp.sqrt(1.0 + step / config.decay_steps)
-            return _optimizer(config, method, course.problem, first, few, decaying, rmsprop > 0.5)
+            return _optimizer(config, method, course, first, few, decaying, rmsprop > 0.5)
 
         return loop_trainer(
             course.problem,
             first,
-            course.data,
+            data,
             at,
             course.init,
             objective=ELBO(config.num_particles),
             batch_size=batch_size,
             record_every=config.record_every,
             metrics={
-                part: mean_elbo(course.problem, data, config.evaluation_particles)
-                for part, data in evaluated.items()
+                name: _mean_elbo(config, course.problem, part) for name, part in evaluated.items()
             },
             show=judged,
         )
@@ -214,6 +276,14 @@ def run_race(course: Course, config: RaceConfig, session: Session, name: str) ->
     )
 
 
+def _mean_elbo(config: RaceConfig, problem: Problem, data: AbstractData) -> Metric:
+    if isinstance(data, InMemory):
+        some = data.take(jnp.arange(min(len(data), config.evaluated_data)))
+        return mean_elbo(problem, some, config.evaluation_particles)
+    objective, whole = ELBO(config.evaluation_particles), data.everything()
+    return lambda params, key: -objective.estimate(key, problem, params, whole).loss
+
+
 def _count(params: Parameters) -> int:
     return sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
 
@@ -221,13 +291,14 @@ def _count(params: Parameters) -> int:
 def _optimizer(
     config: RaceConfig,
     method: Method,
-    problem: Problem,
+    course: Course,
     params: Parameters,
     batch: PyTree,
     learning_rate: Schedule,
     rmsprop: Array,
 ) -> optax.GradientTransformation:
     """By shape: Kronecker factors for networks, else whatever `auto` takes."""
+    problem = course.problem
     if problem.local and _count(params) > MANY_PARAMETERS:
         factored = Factored(damping=config.damping, num_particles=config.num_particles)
         return network_optimizer(factored, method, problem, params, batch, learning_rate, rmsprop)
@@ -240,13 +311,13 @@ def _optimizer(
                 problem, learning_rate, rule=rule, damping=config.damping
             )
         case Method.HESSIAN_FREE:
-            objective = ELBO(config.num_particles)
             return optimizers.hessian_free(
                 problem,
                 learning_rate,
                 rule=rule,
                 damping=config.damping,
-                objective=objective,
+                objective=ELBO(config.num_particles),
+                product=course.product,
                 max_steps=10,
             )
         case _:
@@ -289,8 +360,9 @@ EXPERIMENT = Experiment(RaceConfig, run_race, table, draw, (), METHODS)
 def load_course(target: str) -> Course:
     """The course that `module:attribute` names.
 
-    The attribute is a `Course`, a tuple (problem, params, data) or (problem, params, data, test),
-    or a function without arguments that returns one of them.
+    The attribute is a `Course`, a tuple (problem, params, data) or (problem, params, data, test), a
+    tuple (model, guide, arguments) for NumPyro, or a function without arguments that returns one of
+    them.
 
     Raises:
         InputError: if there is no such thing, with what was expected.
@@ -316,8 +388,17 @@ def load_course(target: str) -> Course:
         return found
     if isinstance(found, Sequence) and len(found) in (3, 4) and isinstance(found[0], Problem):
         return Course(*found)
+    if (
+        isinstance(found, Sequence)
+        and len(found) == 3
+        and callable(found[0])
+        and callable(found[1])
+    ):
+        model, guide, arguments = found
+        return Course.from_numpyro(model, guide, *arguments)
     raise expected(
         target,
-        "(problem, params, data), with test data as a fourth, or a function that returns them",
+        "(problem, params, data), with test data as a fourth, (model, guide, arguments), "
+        "or a function that returns them",
         type(found).__name__,
     )
