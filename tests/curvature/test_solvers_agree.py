@@ -1,5 +1,6 @@
 """Dense = LeastSquares = Dual = ConjugateGradient, on any operator."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +36,7 @@ def operator_of(rows, dtype=None):
     return FisherOperator(point, lambda tree: rows @ ravel_pytree(tree)[0])
 
 
+@eqx.filter_jit
 def solve(solver, rows, gradient, damping, state=None):
     rows = jnp.asarray(rows)
     operator = operator_of(rows)
@@ -57,16 +59,10 @@ def test_all_solve_the_same_system(name, seed, shape, damping):
     generator = np.random.default_rng(seed)
     rows, gradient = generator.normal(size=shape), generator.normal(size=8)
     wanted = np.linalg.solve(rows.T @ rows + damping * np.eye(8), gradient)
-    direction, solution = _compiled(name)(jnp.asarray(rows), jnp.asarray(gradient), damping)
+    direction, solution = solve(SOLVERS[name], rows, gradient, np.float64(damping))
     assert np.linalg.norm(direction - wanted) <= 1e-8 * np.linalg.norm(wanted)
     assert bool(solution.info.outcome == Outcome.success)
     assert float(solution.info.residual) < 1e-9
-
-
-def _compiled(name, _cache={}):  # noqa: B006
-    if name not in _cache:
-        _cache[name] = jax.jit(lambda r, g, d: solve(SOLVERS[name], r, g, d))
-    return _cache[name]
 
 
 @pytest.mark.parametrize("name", ["dense", "least squares", "dual", "auto"])

@@ -59,7 +59,7 @@ def mean_and_error(problem, parameters, batch, seed):
         return metric.operator(problem, parameters, batch, key).to_dense()
 
     keys = jax.random.split(jax.random.key(seed), NUM_KEYS)
-    values = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
+    values = jax.jit(jax.vmap(one))(keys)
     return np.mean(values, 0), np.std(values, 0) / np.sqrt(NUM_KEYS)
 
 
@@ -112,6 +112,7 @@ class AffineLogistic(LogisticRegression):
         return super().latent(self._old(variational), noise, batch)
 
 
+@eqx.filter_jit
 def direction(problem, parameters, batch, key, curvature):
     """(F + 0 I)^-1 g with the loss's gradient, by the public transformation."""
     transformation = precondition(problem, Predictive(), curvature=curvature, damping=0.0)
@@ -134,20 +135,11 @@ def test_direction_is_covariant_under_affine_changes_of_parameters(curvature, se
     new = np.linalg.solve(change, old - shift)
     affine = AffineLogistic(num_data=20, matrix=jnp.asarray(change), shift=jnp.asarray(shift))
     key = jax.random.key(seed)
-    first = _in_old_coordinates(problem, jnp.asarray(old), batch, key, curvature)
-    second = _in_new_coordinates(affine, jnp.asarray(new), batch, key, curvature)
+    here = Parameters(MeanField(jnp.asarray(old[:2]), jnp.asarray(old[2:])))
+    first = direction(problem, here, batch, key, curvature)
+    second = direction(affine, Parameters(jnp.asarray(new)), batch, key, curvature)
     wanted = np.concatenate([first.variational.loc, first.variational.log_scale])
     np.testing.assert_allclose(change @ second.variational, wanted, rtol=1e-6, atol=1e-8)
-
-
-@eqx.filter_jit
-def _in_old_coordinates(problem, flat, batch, key, curvature):
-    return direction(problem, Parameters(MeanField(flat[:2], flat[2:])), batch, key, curvature)
-
-
-@eqx.filter_jit
-def _in_new_coordinates(problem, flat, batch, key, curvature):
-    return direction(problem, Parameters(flat), batch, key, curvature)
 
 
 class Stretched(LinearLatent):
