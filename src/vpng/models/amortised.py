@@ -26,6 +26,9 @@ _ROWS_AT_A_TIME = 2048
 _WORTH_AVERAGING = 50
 
 
+OfBatch = Callable[[AmortisedNormal, Parameters, PyTree], Array]
+
+
 class Setup(NamedTuple):
     """A problem to train, the same to measure with, and parameters to start from."""
 
@@ -129,9 +132,8 @@ class AmortisedEstimator(
 
     def transform(self, X: Any) -> Float[np.ndarray, "n k"]:
         """The mean of q(z | x) for each row: rows that were not there in training are welcome."""
-        problem, parameters = self._fitted()
-        encode = lambda batch: problem.encode(parameters.variational, batch)[0]
-        return self._by_parts(encode, self._rows(X, reset=False))
+        check_is_fitted(self)
+        return self._by_parts(_means, self._rows(X, reset=False))
 
     def score(self, X: Any, y: Any = None) -> float:
         """The ELBO per row, with fixed draws; higher is better.
@@ -140,35 +142,23 @@ class AmortisedEstimator(
             X: one datum a row.
             y: not used.
         """
-        return float(self._row_elbos(self._rows(X, reset=False)).mean())
-
-    def _row_elbos(self, rows: np.ndarray) -> Float[np.ndarray, " n"]:
-        problem, parameters = self._fitted()
-
-        def elbos(batch: PyTree) -> Array:
-            def one(key: PRNGKeyArray) -> Array:
-                noise = problem.noise(key, batch)
-                latent, divergence = problem.latent_and_kl(parameters, noise, batch)
-                likelihood = problem.likelihood(parameters.model, latent, batch)
-                return likelihood.log_prob(problem.observed(batch)) - divergence
-
-            return jax.vmap(one)(jax.random.split(jax.random.key(0), 4)).mean(axis=0)
-
-        return self._by_parts(elbos, rows)
+        check_is_fitted(self)
+        return float(self._by_parts(_elbos, self._rows(X, reset=False)).mean())
 
     def _fitted(self) -> tuple[AmortisedNormal, Parameters]:
         check_is_fitted(self)
         return self._setup(jax.random.key(0), 1).measured, self.parameters_
 
-    def _by_parts(self, function: Callable[[PyTree], Array], rows: np.ndarray) -> np.ndarray:
-        """`function` of a batch, compiled, a few rows at a time."""
-        compiled = jax.jit(function)
+    def _by_parts(self, function: OfBatch, rows: np.ndarray) -> np.ndarray:
+        """A compiled function of the model and a batch, a few rows at a time."""
+        problem, parameters = self._fitted()
         size = min(_ROWS_AT_A_TIME, len(rows))
         parts = []
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
             filled = np.pad(part, [(0, size - len(part)), (0, 0)])
-            parts.append(np.asarray(compiled(self._batch(filled)))[: len(part)])
+            found = function(problem, parameters, self._batch(filled))
+            parts.append(np.asarray(found)[: len(part)])
         return np.concatenate(parts)
 
     @property
@@ -187,3 +177,19 @@ class AmortisedEstimator(
 
     def _validated(self, X: Any, reset: bool, **options: Any) -> Any:
         return validate_data(self, X, reset=reset, dtype=np.float32, **options)
+
+
+@jax.jit
+def _means(problem: AmortisedNormal, parameters: Parameters, batch: PyTree) -> Float[Array, "B k"]:
+    return problem.encode(parameters.variational, batch)[0]
+
+
+@jax.jit
+def _elbos(problem: AmortisedNormal, parameters: Parameters, batch: PyTree) -> Float[Array, " B"]:
+    def one(key: PRNGKeyArray) -> Array:
+        noise = problem.noise(key, batch)
+        latent, divergence = problem.latent_and_kl(parameters, noise, batch)
+        likelihood = problem.likelihood(parameters.model, latent, batch)
+        return likelihood.log_prob(problem.observed(batch)) - divergence
+
+    return jax.vmap(one)(jax.random.split(jax.random.key(0), 4)).mean(axis=0)

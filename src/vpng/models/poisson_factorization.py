@@ -4,9 +4,11 @@ it has not seen.
 
 from typing import Any, NamedTuple, Self
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 from scipy import sparse
+from sklearn.utils.validation import check_is_fitted
 
 from vpng.checks import positive_integer
 from vpng.datasets import Ratings, rating_matrix
@@ -15,6 +17,7 @@ from vpng.models.amortised import AmortisedEstimator, Setup
 from vpng.problems import Counted, MatrixFactorization, counted, expected_counts
 
 _MOST_BYTES = 2**33
+_expected_counts = jax.jit(expected_counts)
 
 
 class Recommendations(NamedTuple):
@@ -95,6 +98,17 @@ class PoissonFactorization(AmortisedEstimator):
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
 
+    def fit(self, X: Any, y: Any = None) -> Self:
+        super().fit(X)
+        self.item_ids_ = np.arange(self.n_features_in_)
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        super().partial_fit(X)
+        if not hasattr(self, "item_ids_"):
+            self.item_ids_ = np.arange(self.n_features_in_)
+        return self
+
     def fit_ratings(self, ratings: Ratings, *, min_ratings: int = 1) -> Self:
         """`fit` to the paper's matrix of ratings, and keep the items' ids.
 
@@ -121,12 +135,6 @@ class PoissonFactorization(AmortisedEstimator):
         matrix[rows[known], order[places]] = np.asarray(2 * ratings.stars[known] - 1, np.uint8)
         return matrix, users
 
-    def _train(self, rows: np.ndarray, *arguments: Any, **options: Any) -> Self:
-        super()._train(rows, *arguments, **options)
-        if len(getattr(self, "item_ids_", ())) != self.n_features_in_:
-            self.item_ids_ = np.arange(self.n_features_in_)
-        return self
-
     @property
     def components_(self) -> Float[np.ndarray, "k m"]:
         """The items' latent vectors, theta."""
@@ -134,7 +142,8 @@ class PoissonFactorization(AmortisedEstimator):
 
     def predict(self, X: Any) -> Float[np.ndarray, "n m"]:
         """The expected counts, softplus(beta_u . theta_i) at the mean of q(beta_u | R_u)."""
-        return self._expected(self._rows(X, reset=False))
+        check_is_fitted(self)
+        return self._by_parts(_expected_counts, self._rows(X, reset=False))
 
     def recommend(
         self, user_rows: Any, n: int = 10, *, exclude_seen: bool = True
@@ -149,11 +158,12 @@ class PoissonFactorization(AmortisedEstimator):
         Raises:
             InputError: for rows or an n that do not fit.
         """
+        check_is_fitted(self)
         positive_integer("n", n)
         rows = self._rows(user_rows, reset=False)
         if n > rows.shape[1]:
             raise expected("n", f"at most the {rows.shape[1]} items", n)
-        scores = self._expected(rows)
+        scores = self._by_parts(_expected_counts, rows)
         if exclude_seen:
             scores = np.where(rows > 0, -np.inf, scores)
         return _leading(scores, n)
@@ -174,10 +184,6 @@ class PoissonFactorization(AmortisedEstimator):
         cosines = (theta[:, item] @ theta) / (lengths[item] * lengths)
         cosines[item] = -np.inf
         return _leading(cosines[None], n)
-
-    def _expected(self, rows: np.ndarray) -> Float[np.ndarray, "n m"]:
-        problem, parameters = self._fitted()
-        return self._by_parts(lambda batch: expected_counts(problem, parameters, batch), rows)
 
     def _rows(self, X: Any, *, reset: bool) -> np.ndarray:
         X = self._validated(X, reset, accept_sparse="csr", ensure_non_negative=True)

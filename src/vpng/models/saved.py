@@ -41,7 +41,10 @@ class SavedModel:
             InputError: for a folder that cannot be written to, or settings that are no plain data.
         """
         check_is_fitted(self)
-        settings = self._saved_settings()
+        settings = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in self._saved_settings().items()
+        }
         if isinstance(settings.get("random_state"), np.random.RandomState):
             raise expected("random_state", "an int or None in a model that is saved", "a generator")
         return write_archive(Path(path), type(self).__name__, settings, self._fitted_arrays())
