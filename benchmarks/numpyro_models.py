@@ -1,0 +1,109 @@
+"""Any NumPyro model without a learning rate: vpng untouched against Adam at its best step size.
+
+Every model of `zoo` is fitted with vpng's SVI as it comes and with NumPyro's SVI and Adam, five
+step sizes, with vpng's ten particles and with NumPyro's one: the best of those ten settings counts,
+the best by steps for steps and the best by time for time. All start from the same point. A run has
+arrived at the first checkpoint within one nat of the best ELBO that anybody reached from that
+start (for the autoencoder: per image). ELBOs are evaluated off the clock with the same random
+numbers for all, compilation is off the clock too, and the time of one step is measured in turns, so
+that a noisy machine is noisy for all. A setting that never arrived counts with its whole budget:
+such a ratio is a lower bound, and is marked. One JSON object is printed; with --out it is
+written there too, with a chart.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from vpng.files import write_atomically
+from zoo import CASES
+from zoo.race import RATES, TOLERANCE, Budget, compete
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+def noise(entry: dict[str, Any]) -> float:
+    """What two final ELBOs may differ by: three standard errors and a tenth of a nat."""
+    return 0.1 + 3.0 * entry["elbo_standard_error"]
+
+
+def summary(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    name = lambda entry: f"{entry['model']}/{entry['guide']}"
+    worst = min(entries, key=lambda entry: entry["ratio_seconds"])
+    return {
+        "num_cases": len(entries),
+        "geometric_mean_ratio_steps": geometric_mean([e["ratio_steps"] for e in entries]),
+        "geometric_mean_ratio_seconds": geometric_mean([e["ratio_seconds"] for e in entries]),
+        "num_lower_bounds": sum(e["ratio_seconds_is"] == "at least" for e in entries),
+        "worst_ratio_seconds": {"case": name(worst), "ratio": worst["ratio_seconds"]},
+        "slower_than_adam": [name(e) for e in entries if e["ratio_seconds"] < 1.0],
+        "lower_final_elbo": [name(e) for e in entries if e["final_elbo_gain"] < -noise(e)],
+        "not_arrived": [
+            name(e) for e in entries if e["ratio_steps_is"] in ("at most", "undecided")
+        ],
+        "all_finite": all(e["vpng"]["finite"] for e in entries),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", help="only cases whose name contains one of these")
+    parser.add_argument("--quick", action="store_true", help="few steps: does it run at all?")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--adam-seconds", type=float, default=15.0)
+    parser.add_argument("--out", type=Path, help="directory for the JSON file and the chart")
+    options = parser.parse_args()
+    budget = Budget(seeds=options.seeds, adam_seconds=options.adam_seconds)
+    if options.quick:
+        budget = Budget(
+            vpng_steps=60, adam_steps=300, adam_seconds=5.0, seeds=options.seeds, rounds=2
+        )
+    wanted = [part.lower() for part in options.models or [""]]
+    cases = [case for case in CASES if any(part in case.name.lower() for part in wanted)]
+    if not cases:
+        parser.error(f"no case matches; there are {', '.join(case.name for case in CASES)}")
+
+    entries = []
+    for case in cases:
+        began = time.perf_counter()
+        say(case.name)
+        entry = compete(case, budget, say)
+        entries.append(entry)
+        say(
+            f"  steps {entry['vpng']['steps']:g} against {entry['adam']['steps']:g}, "
+            f"ratio {entry['ratio_steps']:.1f} ({entry['ratio_steps_is']}); "
+            f"seconds {entry['vpng']['seconds']:.3g} against {entry['adam']['seconds']:.3g}, "
+            f"ratio {entry['ratio_seconds']:.2f} ({entry['ratio_seconds_is']}); "
+            f"final ELBO {entry['final_elbo_gain']:+.2f}; "
+            f"took {time.perf_counter() - began:.0f} s"
+        )
+    report = {
+        "summary": summary(entries),
+        "cases": entries,
+        "settings": {"adam_rates": RATES, "tolerance": TOLERANCE, **vars(budget)},
+    }
+    text = json.dumps(report, indent=1)
+    print(text)
+    if options.out is not None:
+        from zoo.chart import draw
+
+        options.out.mkdir(parents=True, exist_ok=True)
+        path = options.out / "numpyro_models.json"
+        write_atomically(path, lambda temporary: temporary.write_text(text + "\n"))
+        write_atomically(path.with_suffix(".png"), lambda temporary: draw(report, temporary))
+    if not report["summary"]["all_finite"]:
+        raise SystemExit("vpng showed a loss or a parameter that is not finite")
+
+
+if __name__ == "__main__":
+    main()
