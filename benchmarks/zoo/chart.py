@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from vpng.experiments.methods import Method
-from vpng.experiments.palette import STYLES
+from vpng.experiments.palette import STYLES, Style
 
 OURS = STYLES[Method.VPNG.value]
 ADAM = STYLES[Method.GRADIENT.value]
@@ -25,11 +25,22 @@ def draw(report: dict[str, Any], path: Path) -> None:
         _panel(axes, entries, quantity)
         mean = report["summary"][f"geometric_mean_ratio_{quantity}"]
         axes.set_title(f"{label}: Adam / vpng {mean:.1f} in the geometric mean", fontsize=10)
-        axes.set_xlabel(f"{label} to within a nat of the best ELBO")
+        axes.set_xlabel(f"{quantity} to within a nat of the best ELBO")
     names = [f"{entry['model']}\n{entry['guide']}" for entry in entries]
     panels[0].set_yticks(range(len(entries)), names, fontsize=7)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    legend = {
+        label: handle
+        for axes in panels
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        list(legend.values()),
+        list(legend),
+        loc="outside lower center",
+        ncols=4,
+        fontsize=9,
+        frameon=False,
+    )
     figure.savefig(path, dpi=150)
 
 
@@ -37,26 +48,11 @@ def _panel(axes: Any, entries: list[dict[str, Any]], quantity: str) -> None:
     rows = range(len(entries))
     mine = [entry["vpng"][quantity] for entry in entries]
     theirs = [entry["adam"][quantity] for entry in entries]
-    censored = [entry["adam"][f"{quantity}_censored"] for entry in entries]
     axes.hlines(rows, mine, theirs, color="0.6", linewidth=1.5, zorder=1)
-    axes.scatter(
-        mine, rows, s=36, marker=OURS.marker, color=OURS.colour, zorder=3, label="vpng, no tuning"
-    )
-    for never, fill, label in (
-        (False, ADAM.colour, "Adam at its best step size"),
-        (True, "white", "Adam never got there (its budget)"),
-    ):
-        chosen = [row for row in rows if censored[row] is never]
-        axes.scatter(
-            [theirs[row] for row in chosen],
-            chosen,
-            s=32,
-            marker=ADAM.marker,
-            facecolor=fill,
-            edgecolor=ADAM.colour,
-            zorder=2,
-            label=label,
-        )
+    late = [entry["vpng"]["censored"] for entry in entries]
+    _points(axes, mine, late, OURS, "vpng, no tuning", "vpng never got there")
+    late = [entry["adam"][f"{quantity}_censored"] for entry in entries]
+    _points(axes, theirs, late, ADAM, "Adam at its best step size", "Adam never got there")
     for row in rows:
         ratio = entries[row][f"ratio_{quantity}"]
         sign = {"at least": ">", "at most": "<", "undecided": "?"}.get(
@@ -72,3 +68,22 @@ def _panel(axes: Any, entries: list[dict[str, Any]], quantity: str) -> None:
     axes.grid(axis="x", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _points(
+    axes: Any, values: list[float], censored: list[bool], style: Style, name: str, never: str
+) -> None:
+    """Filled where a run arrived, hollow, at its budget, where it never did."""
+    for hollow, fill, label in ((False, style.colour, name), (True, "white", never)):
+        chosen = [row for row, late in enumerate(censored) if late is hollow]
+        if chosen:
+            axes.scatter(
+                [values[row] for row in chosen],
+                chosen,
+                s=34,
+                marker=style.marker,
+                facecolor=fill,
+                edgecolor=style.colour,
+                zorder=3,
+                label=label,
+            )

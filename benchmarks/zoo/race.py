@@ -211,6 +211,7 @@ def _entry(
             "microseconds_per_step": 1e6 * per_step["vpng"],
             "final_elbo": vpng.final,
             "arrived": f"{budget.seeds - vpng.censored} of {budget.seeds}",
+            "censored": vpng.censored > 0,
             "finite": finite,
         },
         "adam": {
