@@ -155,7 +155,7 @@ def test_centring_leaves_no_noise_from_a_slope(make):
 
 @pytest.mark.parametrize("make", [diagonal, triangular])
 def test_centring_is_unbiased(make):
-    """Over 10,000 pairs of halves of 3 draws; the tolerance is four standard errors of each mean."""
+    """Over 10,000 pairs of halves of 3 draws, to four standard errors of each mean."""
     geometry, params = make()
     curvature = jnp.asarray(CURVATURE[1:, 1:])
     slope = jnp.array([1.0, -2.0, 0.5])

@@ -31,7 +31,7 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
         damping: Float[Array, ""],
         weight: Float[Array, ""],
     ) -> Prepared[Float[Array, "P P"]]:
-        matrix, finite = averaged(state, metric().to_dense(), weight)
+        matrix, finite = averaged(state, lambda: metric().to_dense(), weight)
         _, unravel = ravel_pytree(params)
         # Unit diagonal: parameters may have any units.
         scale = jax.lax.rsqrt(diagonal_floor(jnp.diagonal(matrix)))

@@ -97,13 +97,19 @@ class AbstractGeometry(eqx.Module, Generic[State]):
 
 
 def averaged(
-    old: Float[Array, "..."], new: Float[Array, "..."], weight: Float[Array, ""]
+    old: Float[Array, "..."], new: Callable[[], Float[Array, "..."]], weight: Float[Array, ""]
 ) -> tuple[Float[Array, "..."], Bool[Array, ""]]:
-    """The moving average, which a value that is not finite does not enter, and whether it was."""
-    finite = jnp.all(jnp.isfinite(new))
-    usable = finite & (weight > 0)
-    mixed = (1 - weight) * old + weight * jnp.where(usable, new, old)
-    return jnp.where(usable, mixed, old), finite
+    """The moving average, which a value that is not finite does not enter, and whether it was.
+
+    A new value of no weight is not computed.
+    """
+
+    def mixed() -> tuple[Array, Array]:
+        value = new().astype(old.dtype)
+        finite = jnp.all(jnp.isfinite(value))
+        return jnp.where(finite, (1 - weight) * old + weight * value, old), finite
+
+    return jax.lax.cond(weight > 0, mixed, lambda: (old, jnp.ones((), bool)))
 
 
 def diagonal_floor(diagonal: Float[Array, " P"]) -> Float[Array, " P"]:

@@ -275,7 +275,7 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
             return Parameters({**params.variational, **named}, model)
 
         active = self._centre_of(params)
-        here = metric().restricted(active, embed).to_dense()
+        here = lambda: metric().restricted(active, embed).to_dense()
         matrix, finite = averaged(state, here, weight)
         factor = Factor.of(matrix, damping)
         latents = factor.trailing(ravel_pytree(params.model)[0].size)

@@ -112,6 +112,7 @@ class Adaptive(eqx.Module):
         minimum_damping: below which it does not fall.
         initial_share: of the first direction that is stepped.
         shortest_memory: least number of steps over which signal and noise are told apart.
+        metric_period: steps between evaluations of the metric, once noise is most of the gradient.
     """
 
     geometry: AbstractGeometry
@@ -120,6 +121,7 @@ class Adaptive(eqx.Module):
     minimum_damping: float = 1e-6
     initial_share: float = 0.1
     shortest_memory: float = 3.0
+    metric_period: int = eqx.field(default=4, static=True)
 
     def init(self, params: Parameters) -> AdaptiveState:
         """The state before the first step."""
@@ -180,9 +182,9 @@ class Adaptive(eqx.Module):
         share_before = self._share(state)
         weight = jnp.clip(0.5 * jnp.max(share_before), 0.02, 0.3)
         weight = jnp.maximum(weight, 1.0 / (state.step + 1.0))
-        prepared = self.geometry.prepare(
-            state.geometry, metric_at(point), point, damping, jnp.where(accepted, weight, 0.0)
-        )
+        due = (jnp.max(share_before) > 0.5) | (state.step % self.metric_period == 0)
+        weight = jnp.where(accepted & due, weight, 0.0)
+        prepared = self.geometry.prepare(state.geometry, metric_at(point), point, damping, weight)
         direction = prepared.solve(here)
         solved = _all_finite(direction)
         direction = _where(solved, direction, jax.tree.map(jnp.zeros_like, direction))
