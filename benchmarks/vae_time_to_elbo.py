@@ -218,11 +218,19 @@ def best_of(groups: dict[str, list[Contender]], which: str) -> dict[str, dict]:
     return found
 
 
-def ratio(base: dict[str, dict], ours: dict[str, float | None]) -> dict[str, float | None]:
+def ratio(
+    base: dict[str, dict], ours: dict[str, float | None], budget: float
+) -> dict[str, float | None]:
+    """Their time over ours; where they never got there, their whole budget: a lower bound."""
     return {
-        key: entry["seconds"] / ours[key] if entry["seconds"] and ours[key] else None
+        key: (entry["seconds"] or budget) / ours[key] if ours[key] else None
         for key, entry in base.items()
     }
+
+
+def never(base: dict[str, dict]) -> list[str]:
+    """Thresholds that no setting reached, at which a ratio is a lower bound."""
+    return [key for key, entry in base.items() if entry["seconds"] is None]
 
 
 def kfac_jax_status() -> str:
@@ -291,9 +299,10 @@ def main() -> None:
         "ours": mine,
         "adam": plain,
         "adam_averaged": average,
-        "ratios_plain": ratio(plain, mine["recommended"]),
-        "ratios": ratio(average, mine["recommended"]),
-        "ratios_plain_start": ratio(average, mine["plain_start"]),
+        "ratios_plain": ratio(plain, mine["recommended"], options.adam_seconds),
+        "ratios": ratio(average, mine["recommended"], options.adam_seconds),
+        "ratios_plain_start": ratio(average, mine["plain_start"], options.adam_seconds),
+        "lower_bounds": {"ratios_plain": never(plain), "ratios": never(average)},
         "peers": {
             name: {which: medians(runs, which) for which in ("raw", "averaged")}
             for name, runs in peers.items()
