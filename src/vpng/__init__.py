@@ -21,6 +21,7 @@ from vpng.curvature import (
     auto,
 )
 from vpng.damping import AbstractDamping, Constant, LevenbergMarquardt, Scheduled
+from vpng.diagnostics import Diagnosis, diagnose
 from vpng.errors import InputError
 from vpng.experiments.race import race
 from vpng.fisher import (
@@ -56,6 +57,7 @@ __all__ = [
     "ConjugateGradient",
     "Constant",
     "Dense",
+    "Diagnosis",
     "Diagonal",
     "Dual",
     "Estimate",
@@ -87,6 +89,7 @@ __all__ = [
     "auto",
     "check_problem",
     "datasets",
+    "diagnose",
     "fit",
     "kronecker",
     "optimizers",

@@ -120,6 +120,18 @@ class Problem(eqx.Module):
         q = self.approximation(parameters.variational, batch)
         return self.divergence(q, self.prior(parameters.model, batch), latent, batch)
 
+    def latent_and_log_ratio(
+        self, parameters: Parameters, noise: PyTree, batch: PyTree
+    ) -> tuple[PyTree, Float[Array, ""]]:
+        """`latent` and log q(z) - log p(z) at it, over all latents of the batch."""
+        latent = self.latent(parameters.variational, noise, batch)
+        q = self.approximation(parameters.variational, batch)
+        p = self.prior(parameters.model, batch)
+        draws = jax.tree.structure(q, is_leaf=_is_distribution).flatten_up_to(latent)
+        pairs = zip(distributions_of(q), distributions_of(p), draws, strict=True)
+        ratios = [jnp.sum(a.log_prob(z)) - jnp.sum(b.log_prob(z)) for a, b, z in pairs]
+        return latent, sum(ratios[1:], start=ratios[0])
+
     def latent_and_kl(
         self, parameters: Parameters, noise: PyTree, batch: PyTree
     ) -> tuple[PyTree, Float[Array, "..."]]:

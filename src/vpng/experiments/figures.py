@@ -25,6 +25,15 @@ def house_style() -> Iterator[None]:
     import matplotlib as mpl
 
     mpl.use("Agg")
+    with look():
+        yield
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """The project's look on whatever display there is."""
+    import matplotlib as mpl
+
     settings = {
         "axes.grid": True,
         "axes.spines.right": False,

@@ -99,6 +99,11 @@ class TracedProblem(Problem):
         )
         return log_q - log_p
 
+    def latent_and_log_ratio(
+        self, parameters: Parameters, noise: PRNGKeyArray, batch: Call
+    ) -> tuple[dict[str, Array], Float[Array, ""]]:
+        return self.latent_and_kl(parameters, noise, batch)
+
     def likelihood_sites(self, model: PyTree, latent: PyTree, batch: Call) -> list[Site]:
         trace = self.model_trace(model, latent, batch)
         return [self._site(site) for site in trace.values() if _is_observation(site)]
