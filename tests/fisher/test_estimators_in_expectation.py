@@ -37,7 +37,7 @@ def differences(problem, parameters, batch, metrics, reference):
             dense = lambda m: m.operator(problem, parameters, batch, key).to_dense()
             return [dense(metric) for metric in metrics], dense(reference)
 
-        return jax.vmap(one)(jax.random.split(jax.random.key(11), NUM_KEYS))
+        return jax.lax.map(one, jax.random.split(jax.random.key(11), NUM_KEYS))
 
     drawn, wanted = compute(parameters, batch)
     deltas = [np.asarray(matrices) - np.asarray(wanted) for matrices in drawn]

@@ -59,7 +59,7 @@ def mean_and_error(problem, parameters, batch, seed):
         return metric.operator(problem, parameters, batch, key).to_dense()
 
     keys = jax.random.split(jax.random.key(seed), NUM_KEYS)
-    values = jax.jit(jax.vmap(one))(keys)
+    values = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
     return np.mean(values, 0), np.std(values, 0) / np.sqrt(NUM_KEYS)
 
 
