@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from vpng.adaptive.geometry import AbstractGeometry, Prepared, averaged, diagonal_floor
@@ -36,11 +36,14 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
         # Unit diagonal: parameters may have any units.
         scale = jax.lax.rsqrt(diagonal_floor(jnp.diagonal(matrix)))
         correlation = scale[:, None] * matrix * scale
-        factor = jnp.linalg.cholesky(correlation + damping * jnp.eye(scale.size, dtype=scale.dtype))
+        unit = jnp.eye(scale.size, dtype=scale.dtype)
+        factor = jnp.linalg.cholesky(correlation + damping * unit)
+        # Formed once: the many solves of one step are then plain products.
+        root = solve_triangular(factor, unit, lower=True) * scale
 
         def solve(gradient: Parameters) -> Parameters:
             flat, _ = ravel_pytree(gradient)
-            return unravel(scale * cho_solve((factor, True), scale * flat))
+            return unravel((root @ flat) @ root)
 
         def square(step: Parameters) -> Float[Array, ""]:
             flat, _ = ravel_pytree(step)

@@ -40,35 +40,35 @@ from vpng.problem import Parameters
 
 
 class Factor(NamedTuple):
-    """G + damping = D (U U^T) D with D diagonal and U upper triangular.
+    """(G + damping)^-1 = V^T V with V upper triangular.
 
-    U and not its transpose, since then the trailing blocks of G have the trailing blocks of U.
+    Upper and not lower, since then the trailing blocks of G have the trailing blocks of V. V is
+    formed once, so that the many solves of one step are plain products.
     """
 
     matrix: Float[Array, "n n"]
-    scale: Float[Array, " n"]
-    upper: Float[Array, "n n"]
+    root: Float[Array, "n n"]
 
     @classmethod
     def of(cls, matrix: Float[Array, "n n"], damping: Float[Array, ""]) -> "Factor":
         """Of `matrix`, damped relative to its diagonal."""
         scale = jax.lax.rsqrt(diagonal_floor(jnp.diagonal(matrix)))
-        correlation = scale[:, None] * matrix * scale
-        correlation = correlation + damping * jnp.eye(scale.size, dtype=scale.dtype)
+        unit = jnp.eye(scale.size, dtype=scale.dtype)
+        correlation = scale[:, None] * matrix * scale + damping * unit
         upper = jnp.linalg.cholesky(correlation[::-1, ::-1])[::-1, ::-1]
-        return cls(matrix, scale, upper)
+        return cls(matrix, solve_triangular(upper, unit) * scale)
 
     def inner(self, columns: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """U^-1 D^-1 applied to `columns`."""
-        return solve_triangular(self.upper, self.scale[:, None] * columns)
+        """V applied to `columns`."""
+        return self.root @ columns
 
     def outer(self, columns: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """The transpose of `inner`."""
-        return self.scale[:, None] * solve_triangular(self.upper, columns, trans="T")
+        """V^T applied to `columns`."""
+        return self.root.T @ columns
 
     def trailing(self, start: int) -> "Factor":
         """Of the trailing block."""
-        return Factor(self.matrix[start:, start:], self.scale[start:], self.upper[start:, start:])
+        return Factor(self.matrix[start:, start:], self.root[start:, start:])
 
 
 class AbstractScale(eqx.Module):
