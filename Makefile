@@ -14,7 +14,7 @@ types:
 	pyright
 
 docs:
-	python tools/run_code_blocks.py README.md docs/*.md
+	python tools/run_code_blocks.py README.md docs/*.md docs/*.ipynb
 
 bench:
 	python benchmarks/logistic_step.py
