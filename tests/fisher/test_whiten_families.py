@@ -75,6 +75,7 @@ CASES = {
         "line",
     ),
     "HalfNormal": (lambda p: dist.HalfNormal(p[0]), [[0.4], [5.0]], "half line"),
+    "HalfCauchy": (lambda p: dist.HalfCauchy(p[0]), [[0.4], [5.0]], "half line by scale"),
     "Exponential": (lambda p: dist.Exponential(p[0]), [[0.2], [7.0]], "half line"),
     "Gamma": (lambda p: dist.Gamma(p[0], p[1]), [[0.6, 0.5], [4.0, 3.0], [60.0, 1.0]], "half line"),
     "Chi2": (lambda p: dist.Chi2(p[0]), [[3.0], [9.0]], "half line"),
@@ -162,6 +163,8 @@ def nodes_for(where, make, parameters):
     if where == "two half lines":
         nodes, weights = tanh_sinh(low=0.0)
         return jnp.concatenate([-nodes, nodes]), jnp.concatenate([weights, weights])
+    if where == "half line by scale":
+        return tanh_sinh(low=0.0, width=float(make(parameters).scale))
     if where == "half line":
         return tanh_sinh(low=0.0, width=float(make(parameters).mean))
     if where == "unit":
@@ -229,7 +232,7 @@ def test_every_registered_family_is_in_the_table():
         lambda p: dist.ZeroInflatedPoisson(0.3, jnp.exp(p)),
         lambda p: dist.VonMises(p, 2.0),
         lambda p: dist.TransformedDistribution(
-            dist.Gamma(2.0, jnp.exp(p)), dist.transforms.AffineTransform(0.0, 2.0)
+            dist.Gamma(2.0, jnp.exp(p)), dist.transforms.AffineTransform(0.0, jnp.asarray(2.0))
         ),
     ],
     ids=["MixtureSameFamily", "ZeroInflatedPoisson", "VonMises", "affine Gamma"],
