@@ -3,6 +3,9 @@
 For z = loc + scale eps, -H = -sum log(scale) + constant has the second derivative
 dscale^2 / scale^2, and nothing in the location: half of the classic Fisher F_q of the scale and
 none of that of the location, which would hide the correlations that the model sees.
+
+A discrete latent does not move with its parameters, so that no model sees them: there the whole of
+F_q stands in.
 """
 
 import jax.numpy as jnp
@@ -10,6 +13,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from vpng.fisher.unwrap import core_of
+from vpng.fisher.whiten import has_closed_form, whiten
 
 
 def entropy_rows(distribution: dist.Distribution, value: Array) -> Float[Array, "..."] | None:
@@ -22,8 +26,11 @@ def entropy_rows(distribution: dist.Distribution, value: Array) -> Float[Array, 
     if core is None:
         return None
     distribution = core.distribution
-    if isinstance(distribution, dist.Delta) or distribution.is_discrete:
+    if isinstance(distribution, dist.Delta):
         return None
+    if distribution.is_discrete:
+        known = has_closed_form(distribution)
+        return whiten(distribution, distribution) if known else None
     if isinstance(distribution, dist.Normal):
         return jnp.log(distribution.scale)
     if isinstance(distribution, dist.MultivariateNormal):

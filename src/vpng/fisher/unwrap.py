@@ -6,6 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, PyTree
+from numpyro.distributions.flows import (
+    BlockNeuralAutoregressiveTransform,
+    InverseAutoregressiveTransform,
+)
 
 
 class Core(NamedTuple):
@@ -32,12 +36,19 @@ def core_of(distribution: dist.Distribution, value: Array) -> Core | None:
             if has_arrays(distribution.transforms):
                 return None
             for transform in reversed(distribution.transforms):
-                value = transform.inv(value)
+                value = jnp.asarray(transform.inv(value))
         elif not isinstance(distribution, dist.Independent | dist.ExpandedDistribution):
             return Core(distribution, value, mask)
         distribution = distribution.base_dist
 
 
 def has_arrays(transform: PyTree) -> bool:
-    """Whether a transform holds arrays, which may depend on parameters; plain numbers do not."""
-    return any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(transform))
+    """Whether a transform holds arrays, which may depend on parameters; plain numbers do not.
+
+    The network of a flow is a function, and its arrays are hidden inside.
+    """
+    flows = (InverseAutoregressiveTransform, BlockNeuralAutoregressiveTransform)
+    return any(
+        isinstance(node, (jax.Array, *flows))
+        for node in jax.tree.leaves(transform, is_leaf=lambda node: isinstance(node, flows))
+    )

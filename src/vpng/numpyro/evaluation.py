@@ -77,16 +77,17 @@ class Losses(NamedTuple):
 
     def _half(self, parameters: Parameters, keys: PRNGKeyArray) -> tuple[Array, PyTree]:
         values = self.problem.constrained({**parameters.variational, **parameters.model})
-        given = {**values, **self.call.mutable}
 
         def one(key: PRNGKeyArray) -> tuple[Array, PyTree]:
+            given = {**values, **self.call.fixed}
             arguments = (key, given, self.problem.model, self.problem.guide, *self.call.args)
             if not self.call.mutable:
                 return self.loss.loss(*arguments, **self.call.kwargs), None
             result = self.loss.loss_with_mutable_state(*arguments, **self.call.kwargs)
             return result["loss"], result["mutable_state"]
 
-        losses, mutable = jax.vmap(one)(keys)
+        one_by_one = self.loss.vectorize_particles is False
+        losses, mutable = jax.lax.map(one, keys) if one_by_one else jax.vmap(one)(keys)
         return losses / self.problem.num_data, jax.tree.map(lambda leaf: leaf[0], mutable)
 
     def _score(self, parameters: Parameters, keys: PRNGKeyArray) -> Parameters:
@@ -100,9 +101,10 @@ class Losses(NamedTuple):
         return Parameters(variational, jax.tree.map(jnp.zeros_like, parameters.model))
 
 
-def takes_scores(loss: ELBO) -> bool:
+def takes_scores(loss: ELBO, problem: TracedProblem) -> bool:
     """Whether the gradient of `loss` contains the score of q, which may then be subtracted."""
-    return type(loss) is Trace_ELBO and not loss.multi_sample_guide
+    plain = type(loss) is Trace_ELBO and not loss.multi_sample_guide
+    return plain and problem.held_density
 
 
 def _is_mean(loss: ELBO) -> bool:

@@ -15,6 +15,7 @@ from numpyro.distributions.distribution import Unit
 from numpyro.distributions.transforms import Transform
 
 from vpng.errors import InputError
+from vpng.fisher.unwrap import has_arrays
 from vpng.problem import Parameters, Problem, Site, depends, floating_leaves
 
 Trace = Mapping[str, dict[str, Any]]
@@ -35,6 +36,11 @@ class Call(NamedTuple):
     subsamples: dict[str, Array]
     mutable: dict[str, Any]
 
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The values of plates and mutable sites, the latter copied: a model writes into them."""
+        return {**self.subsamples, **jax.tree.map(lambda leaf: leaf, self.mutable)}
+
 
 class TracedProblem(Problem):
     """The problem that a model and a guide describe, in unconstrained parameters.
@@ -51,6 +57,8 @@ class TracedProblem(Problem):
         root_names: latents whose prior has no parents.
         subsampled: whether any plate is.
         model_names: parameters of the model alone.
+        held_density: whether log q(z; lambda) is to be had for a z that is held fixed, which for a
+            flow takes the inverse of its network.
     """
 
     model: Callable = eqx.field(static=True)
@@ -60,6 +68,7 @@ class TracedProblem(Problem):
     root_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
     subsampled: bool = eqx.field(default=False, static=True)
     model_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
+    held_density: bool = eqx.field(default=True, static=True)
     local: bool = eqx.field(default=False, static=True)
 
     def approximation(self, variational: PyTree, batch: Call) -> PyTree:
@@ -84,17 +93,27 @@ class TracedProblem(Problem):
         return all(site.has_rsample for site in sites)
 
     def latent(self, variational: PyTree, noise: PRNGKeyArray, batch: Call) -> dict[str, Array]:
-        trace = self._guide_trace(variational, noise, batch)
-        return {name: site["value"] for name, site in trace.items() if _is_latent(site)}
+        return _latents(self._guide_trace(variational, noise, batch))
 
     def kl(self, parameters: Parameters, latent: PyTree, batch: Call) -> Float[Array, ""]:
         """Log q(z) - log p(z), with factors counted in p, as `Trace_ELBO` has it."""
         guide = self._guide_trace(parameters.variational, jax.random.key(0), batch, latent)
-        model = self.model_trace(parameters.model, latent, batch)
+        return self._divergence(guide, parameters.model, latent, batch)
+
+    def latent_and_kl(
+        self, parameters: Parameters, noise: PRNGKeyArray, batch: Call
+    ) -> tuple[dict[str, Array], Float[Array, ""]]:
+        guide = self._guide_trace(parameters.variational, noise, batch)
+        latent = _latents(guide)
+        return latent, self._divergence(guide, parameters.model, latent, batch)
+
+    def _divergence(
+        self, guide: Trace, model: PyTree, latent: Mapping[str, Array], batch: Call
+    ) -> Float[Array, ""]:
         log_q = sum(log_density(site) for site in guide.values() if site["type"] == "sample")
         log_p = sum(
             log_density(site)
-            for site in model.values()
+            for site in self.model_trace(model, latent, batch).values()
             if site["type"] == "sample" and not _is_observation(site)
         )
         return log_q - log_p
@@ -134,7 +153,7 @@ class TracedProblem(Problem):
 
     def model_trace(self, model: PyTree, latent: Mapping[str, Array], batch: Call) -> Trace:
         """The model run with these parameters and latents."""
-        given = {**self.constrained(model), **latent, **batch.subsamples, **batch.mutable}
+        given = {**self.constrained(model), **latent, **batch.fixed}
         return _run(self.model, jax.random.key(0), given, batch)
 
     def _guide_trace(
@@ -144,7 +163,7 @@ class TracedProblem(Problem):
         batch: Call,
         latent: Mapping[str, Array] | None = None,
     ) -> Trace:
-        given = {**self.constrained(variational), **batch.subsamples, **batch.mutable}
+        given = {**self.constrained(variational), **batch.fixed}
         return _run(self.guide, rng_key, {**given, **(latent or {})}, batch)
 
     def score(self, variational: PyTree, rng_key: PRNGKeyArray, batch: Call) -> dict[str, PyTree]:
@@ -201,6 +220,10 @@ def log_density(site: dict[str, Any]) -> Float[Array, ""]:
     return jnp.sum(value if site["scale"] is None else site["scale"] * value)
 
 
+def _latents(trace: Trace) -> dict[str, Array]:
+    return {name: site["value"] for name, site in trace.items() if _is_latent(site)}
+
+
 def _is_subsampled(site: dict[str, Any]) -> bool:
     size, subsample_size = site["args"][0], site["args"][1]
     return subsample_size is not None and subsample_size != size
@@ -216,6 +239,11 @@ def _is_factor(site: dict[str, Any]) -> bool:
 
 def _is_observation(site: dict[str, Any]) -> bool:
     return site["type"] == "sample" and site["is_observed"] and not _is_factor(site)
+
+
+def _is_flow(site: dict[str, Any]) -> bool:
+    fn = _unwrapped(site["fn"]) if _is_latent(site) else None
+    return isinstance(fn, dist.TransformedDistribution) and has_arrays(fn.transforms)
 
 
 def _has_density(site: dict[str, Any]) -> bool:
@@ -254,7 +282,7 @@ def traced_problem(
         InputError: naming a site that cannot be reparameterised and what to do about it.
     """
     call = Call(args, kwargs or {}, {}, mutable or {})
-    bare = TracedProblem(model, guide, dict(transforms), 1)
+    bare = TracedProblem(model=model, guide=guide, transforms=dict(transforms), num_data=1)
     whole = dict(params)
     guide_trace = bare._guide_trace(whole, rng_key, call)
     drawn = {
@@ -303,6 +331,7 @@ def traced_problem(
         roots,
         any(_is_subsampled(site) for site in plates),
         frozenset(parameters.model),
+        not any(_is_flow(site) for site in guide_trace.values()),
     )
     return problem, parameters
 

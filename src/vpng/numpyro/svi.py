@@ -2,22 +2,21 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.example_libraries.optimizers import Optimizer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 from numpyro import infer
-from numpyro.distributions import constraints
-from numpyro.distributions.transforms import biject_to
-from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.elbo import ELBO
 from numpyro.infer.svi import SVIRunResult, SVIState
-from numpyro.optim import _NumPyroOptim, optax_to_numpyro
+from numpyro.optim import Minimize, _NumPyroOptim, optax_to_numpyro
 
 from vpng.adaptive import AbstractGeometry, Adaptive, AdaptiveInfo, Linearised
 from vpng.checks import positive_integer
@@ -92,7 +91,7 @@ class SVI(infer.SVI):
         self,
         model: Callable,
         guide: Callable,
-        optim: optax.GradientTransformation | _NumPyroOptim | None = None,
+        optim: optax.GradientTransformation | Optimizer | _NumPyroOptim | None = None,
         loss: ELBO | None = None,
         *,
         curvature: AbstractCurvature | AbstractGeometry | None = None,
@@ -134,7 +133,8 @@ class SVI(infer.SVI):
             self.model,
             self.guide,
             raw,
-            self._transforms(rng_key, raw, args, kwargs),
+            # What NumPyro's `init` bound: from unconstrained to constrained, by name.
+            self._bound().args[0],
             rng_key,
             args,
             {**kwargs, **self.static_kwargs},
@@ -151,8 +151,17 @@ class SVI(infer.SVI):
         optim_state = svi_state.optim_state
         if self.rule is None:
             accepted = optim_state.accepted
-            return self.constrain_fn({**accepted.variational, **accepted.model})
-        return self.constrain_fn(self.rule.get_params(optim_state.optimizer))
+            return self._bound()({**accepted.variational, **accepted.model})
+        return self._bound()(self.rule.get_params(optim_state.optimizer))
+
+    def evaluate(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> Array:
+        """The loss at the parameters and mutable state; see `numpyro.infer.SVI.evaluate`."""
+        kwargs = {**kwargs, **self.static_kwargs}
+        held = Call(args, kwargs, {}, svi_state.mutable_state or {}).fixed
+        values = {**self.get_params(svi_state), **held}
+        # The key of NumPyro's own `update`, given this state.
+        _, key = jax.random.split(svi_state.rng_key)
+        return self.loss.loss(key, values, self.model, self.guide, *args, **kwargs)
 
     def update(
         self,
@@ -223,21 +232,22 @@ class SVI(infer.SVI):
             state = self.init(rng_key, *args, init_params=init_params, **kwargs)
         elif self.problem is None:
             self.init(rng_key, *args, init_params=init_params, **kwargs)
-        advance = self.stable_update if stable_update else self.update
+        method = self.stable_update if stable_update else self.update
         size = rule.window if rule is not None else max(1, min(total, -(-total // 20)))
+
+        # Compiled within the chunk; as a function of its own it is traced once and not twice.
+        @jax.jit
+        def advance(state: SVIState) -> tuple[SVIState, Array]:
+            return method(
+                state, *args, forward_mode_differentiation=forward_mode_differentiation, **kwargs
+            )
 
         def body(i: Array, carry: tuple[SVIState, Array]) -> tuple[SVIState, Array]:
             state, losses = carry
-            state, loss = advance(
-                state,
-                *args,
-                forward_mode_differentiation=forward_mode_differentiation,
-                **kwargs,
-            )
+            state, loss = advance(state)
             return state, losses.at[i].set(loss)
 
-        first = jax.eval_shape(lambda s: advance(s, *args, **kwargs)[1], state)
-        buffer = jnp.zeros((size,), first.dtype)
+        buffer = jnp.zeros((size,), jax.eval_shape(advance, state)[1].dtype)
         # The length is traced: the last, shorter chunk needs no second compilation.
         chunk = jax.jit(lambda state, length: jax.lax.fori_loop(0, length, body, (state, buffer)))
 
@@ -280,7 +290,8 @@ class SVI(infer.SVI):
             after = []
 
             def evaluate(parameters: Parameters):
-                scores = takes_scores(self.loss) and not mutable and rule.geometry.many_solves
+                scores = takes_scores(self.loss, problem) and not mutable
+                scores = scores and rule.geometry.many_solves
                 evaluation, new = losses.evaluate(parameters, scores=scores)
                 after.append(new)
                 return evaluation
@@ -305,6 +316,12 @@ class SVI(infer.SVI):
         if new is not None:
             mutable = new
         return SVIState(PreconditionedState(optimizer, preconditioner), mutable, key), loss, None
+
+    def _bound(self) -> partial:
+        """From unconstrained to constrained parameters, as NumPyro's `init` bound it."""
+        if not isinstance(self.constrain_fn, partial):
+            raise expected("svi_state", "a call of init before this one", "none")
+        return self.constrain_fn
 
     def _initialised(self) -> TracedProblem:
         if self.problem is None:
@@ -338,25 +355,6 @@ class SVI(infer.SVI):
             damping=DEFAULT_DAMPING if self.damping is None else self.damping,
         )
 
-    def _transforms(
-        self, rng_key: PRNGKeyArray, raw: dict[str, PyTree], args: tuple, kwargs: dict[str, Any]
-    ) -> dict[str, Any]:
-        values = self.constrain_fn(raw)
-        kwargs = {**kwargs, **self.static_kwargs}
-        guide = trace(seed(substitute(self.guide, values), rng_key)).get_trace(*args, **kwargs)
-        drawn = {
-            name: site["value"]
-            for name, site in guide.items()
-            if site["type"] in ("sample", "plate")
-        }
-        replayed = substitute(self.model, {**drawn, **values})
-        model = trace(seed(replayed, rng_key)).get_trace(*args, **kwargs)
-        return {
-            name: biject_to(site["kwargs"].get("constraint", constraints.real))
-            for name, site in {**model, **guide}.items()
-            if site["type"] == "param"
-        }
-
 
 def default_metric(num_particles: int = 10) -> AbstractMetric:
     """The Fisher of every conditional distribution, and the KL's own curvature."""
@@ -365,10 +363,14 @@ def default_metric(num_particles: int = 10) -> AbstractMetric:
 
 
 def _as_optimizer(
-    optim: optax.GradientTransformation | _NumPyroOptim | None,
+    optim: optax.GradientTransformation | Optimizer | _NumPyroOptim | None,
 ) -> _NumPyroOptim | None:
+    if isinstance(optim, Minimize):
+        raise expected("optim", "an optimizer that takes one gradient at a time", "Minimize")
     if optim is None or isinstance(optim, _NumPyroOptim):
         return optim
+    if isinstance(optim, Optimizer):
+        return _NumPyroOptim(lambda *args: args, *optim)
     if isinstance(optim, optax.GradientTransformation):
         return optax_to_numpyro(optim)
     raise expected(

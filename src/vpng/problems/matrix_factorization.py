@@ -104,7 +104,7 @@ def paper_factorization(
     rng_key: PRNGKeyArray, num_users: int, num_items: int
 ) -> tuple[MatrixFactorization, Parameters]:
     """Section 5.3: 100 latent dimensions and three layers of 300, 300 and 2 x 100 units."""
-    problem = MatrixFactorization(num_users, num_items, latent_dim=100)
+    problem = MatrixFactorization(num_data=num_users, num_items=num_items, latent_dim=100)
     return problem, problem.init(rng_key, initialiser=TRUNCATED_NORMAL)
 
 
