@@ -133,7 +133,6 @@ class SVI(infer.SVI):
             self.model,
             self.guide,
             raw,
-            # What NumPyro's `init` bound: from unconstrained to constrained, by name.
             self._bound().args[0],
             rng_key,
             args,

@@ -1,0 +1,181 @@
+"""`vpng.numpyro.SVI` in the place of `numpyro.infer.SVI`."""
+
+import arviz_base
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import optax
+import pytest
+from conjugate_for_tests import data, posterior, regression
+from jax.example_libraries import optimizers
+from numpyro.infer import Predictive as Draws
+from numpyro.infer import Trace_ELBO, autoguide, psis_diagnostic
+from numpyro.infer.svi import SVIRunResult, SVIState
+
+from vpng import Dense, Predictive
+from vpng.errors import InputError
+from vpng.numpyro import SVI, Converged
+
+KEY = jax.random.key(3)
+
+
+@pytest.fixture(scope="module")
+def svi():
+    return SVI(regression, autoguide.AutoNormal(regression), loss=Trace_ELBO(num_particles=2))
+
+
+@pytest.fixture(scope="module")
+def result(svi):
+    return svi.run(KEY, 40, *data(), progress_bar=False)
+
+
+def test_result_has_numpyros_fields(svi, result):
+    assert isinstance(result, SVIRunResult)
+    assert result._fields == SVIRunResult._fields
+    assert isinstance(result.state, SVIState)
+    assert result.losses.shape == (40,)
+    assert result.converged is None
+    assert set(result.params) == {"w_auto_loc", "w_auto_scale"}
+    read = svi.get_params(result.state)
+    np.testing.assert_array_equal(read["w_auto_scale"], result.params["w_auto_scale"])
+
+
+def test_evaluate_is_numpyros(svi):
+    theirs = numpyro.infer.SVI(regression, svi.guide, numpyro.optim.Adam(0.1), svi.loss)
+    expected = theirs.evaluate(theirs.init(KEY, *data()), *data())
+    np.testing.assert_allclose(svi.evaluate(svi.init(KEY, *data()), *data()), expected, rtol=1e-6)
+
+
+def test_losses_are_the_summed_negative_elbo_and_stable_update_drops_what_is_not_finite():
+    # A point has a loss without noise, so that the keys do not matter.
+    guide = autoguide.AutoDelta(regression)
+    wild = SVI(regression, guide, optax.sgd(1e30), Trace_ELBO(), damping=1.0)
+    state = wild.init(KEY, *data())
+    theirs = numpyro.infer.SVI(regression, guide, optax.sgd(1.0), Trace_ELBO())
+    expected = theirs.evaluate(theirs.init(KEY, *data()), *data())
+    step = jax.jit(wild.stable_update)
+    state, loss = step(state, *data())
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    kept = wild.get_params(state)["w_auto_loc"]
+    # The second loss, at 1e30, is infinite in single precision.
+    state, loss = step(state, *data())
+    assert not np.isfinite(loss)
+    np.testing.assert_array_equal(wild.get_params(state)["w_auto_loc"], kept)
+
+
+def test_predictive_psis_and_arviz_take_the_result(svi, result):
+    draws = Draws(svi.guide, params=result.params, num_samples=20)(jax.random.key(0), *data())
+    assert draws["w"].shape == (20, 2)
+    repeated = Draws(regression, posterior_samples={"w": draws["w"]})
+    assert repeated(jax.random.key(0), data()[0], None)["y"].shape == (20, 6)
+    k_hat = psis_diagnostic(
+        jax.random.key(1), result.params, regression, svi.guide, *data(), num_particles=200
+    )
+    assert np.isfinite(k_hat)
+    tree = arviz_base.from_numpyro_svi(
+        svi, svi_result=result, model_args=data(), num_samples=50, log_likelihood=False
+    )
+    mean, precision = posterior()
+    found = tree["posterior"]["w"].values.reshape(-1, 2).mean(axis=0)
+    # 50 draws: a seventh of a standard deviation, three times over.
+    np.testing.assert_allclose(found, mean, atol=0.5 / np.sqrt(np.diag(precision)).min())
+
+
+def test_state_has_fixed_shapes_and_the_second_update_compiles_nothing(svi):
+    step = jax.jit(svi.update)
+    first = svi.init(KEY, *data())
+    second, _ = step(first, *data())
+    third, _ = step(second, *data())
+    shapes = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+    assert shapes(first) == shapes(second) == shapes(third)
+    assert step._cache_size() == 1
+
+
+def test_init_and_updates_inside_jit_scan_and_vmap(svi, result):
+    @jax.jit
+    @jax.vmap
+    def fit(key):
+        state = svi.init(key, *data())
+        _, losses = jax.lax.scan(lambda s, _: svi.update(s, *data()), state, length=40)
+        return losses
+
+    losses = fit(jnp.stack([KEY, jax.random.key(4)]))
+    # The first is the run above; from rounding alone accept and reject may differ late.
+    np.testing.assert_allclose(losses[0, :5], result.losses[:5], rtol=1e-4)
+    assert np.all(np.isfinite(losses))
+    assert np.all(losses[:, -5:].mean(axis=1) < losses[:, 0])
+
+
+def test_init_state_and_init_params(svi, result, capsys):
+    again = svi.run(KEY, 3, *data(), init_state=result.state, progress_bar=True)
+    assert int(again.state.optim_state.step) == 43
+    assert "avg. loss" in capsys.readouterr().err
+    assert again.losses[0] < result.losses[0]
+    start = {"w_auto_loc": jnp.array([0.25, -0.5])}
+    params = svi.get_params(svi.init(KEY, *data(), init_params=start))
+    np.testing.assert_allclose(params["w_auto_loc"], start["w_auto_loc"])
+
+
+@pytest.mark.parametrize(
+    "optim",
+    [optax.sgd(0.3), numpyro.optim.Adam(0.05), optimizers.momentum(0.1, 0.5)],
+    ids=["optax", "NumPyro", "JAX"],
+)
+def test_with_an_optimizer_behind_the_preconditioner(optim):
+    svi = SVI(
+        regression,
+        autoguide.AutoNormal(regression),
+        optim,
+        Trace_ELBO(num_particles=4),
+        curvature=Dense(),
+        fisher=Predictive(num_particles=4),
+        damping=0.03,
+    )
+    losses = svi.run(KEY, 60, *data(), progress_bar=False).losses
+    assert np.all(np.isfinite(losses))
+    assert np.mean(losses[-10:]) < losses[0] - 5.0
+
+
+def test_automatic_rule_takes_curvature_fisher_and_damping():
+    guide = autoguide.AutoDelta(regression)
+    svi = SVI(regression, guide, curvature=Dense(), fisher=Predictive(), damping=1e-3)
+    params = svi.run(KEY, 40, *data(), progress_bar=False).params
+    np.testing.assert_allclose(params["w_auto_loc"], posterior()[0], atol=1e-2)
+
+
+def test_convergence_stops_the_run_and_says_so(svi):
+    rule = Converged(window=10, patience=1, max_steps=400)
+    found = svi.run(KEY, rule, *data(), progress_bar=False)
+    assert found.converged is True
+    assert len(found.losses) < 400
+    short = svi.run(KEY, Converged(window=10, max_steps=20), *data(), progress_bar=False)
+    assert short.converged is False
+    assert len(short.losses) == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"optim": "adam"}, "optim"),
+        ({"optim": numpyro.optim.Minimize()}, "one gradient at a time"),
+        ({"curvature": "dense"}, "curvature"),
+        ({"fisher": "predictive"}, "fisher"),
+        ({"damping": "small"}, "damping"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(InputError, match=message):
+        SVI(regression, autoguide.AutoNormal(regression), **arguments)
+
+
+@pytest.mark.parametrize("num_steps", ["forever", 0, 1.5])
+def test_wrong_number_of_steps(svi, num_steps):
+    with pytest.raises(InputError, match="num_steps"):
+        svi.run(KEY, num_steps, *data())
+
+
+def test_update_before_init():
+    other = SVI(regression, autoguide.AutoNormal(regression))
+    with pytest.raises(InputError, match="init"):
+        other.update(SVIState(None, None, KEY), *data())

@@ -1,0 +1,203 @@
+"""Every feature of a model: finite throughout, better at the end; minibatches, discrete latents."""
+
+import warnings
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.contrib.control_flow import scan
+from numpyro.distributions import constraints
+from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, autoguide
+
+from vpng import Predictive
+from vpng.errors import InputError
+from vpng.numpyro import SVI, Call
+
+KEY = jax.random.key(0)
+COUNTS = jnp.array([[9, 12, 8, 10], [3, 1, 2, 2], [30, 25, 28, 33]])
+
+
+def plates(counts):
+    mean = numpyro.sample("mean", dist.Normal(0, 2))
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+    with numpyro.plate("groups", 3, dim=-2):
+        level = numpyro.sample("level", dist.Normal(mean, scale))
+        with numpyro.plate("items", 4, dim=-1):
+            rate = numpyro.deterministic("rate", jnp.exp(level) * jnp.ones(4))
+            with handlers.mask(mask=counts < 33):
+                numpyro.sample("counts", dist.Poisson(rate), obs=counts)
+            with handlers.scale(scale=0.5):
+                both = jnp.stack([level + jnp.zeros(4), 0.0 * rate], axis=-1)
+                logarithms = jnp.stack([jnp.log(counts), 0.1 * counts % 1], axis=-1)
+                numpyro.sample("logs", dist.Normal(both, 1).to_event(1), obs=logarithms)
+
+
+def supports(choices, grades, pairs, sizes):
+    shares = numpyro.sample("shares", dist.Dirichlet(jnp.ones(3)))
+    ordered = dist.ImproperUniform(constraints.ordered_vector, (), (2,))
+    cuts = numpyro.sample("cuts", ordered)
+    factor = numpyro.sample("factor", dist.LKJCholesky(2))
+    location = numpyro.sample("location", dist.ImproperUniform(constraints.real, (), ()))
+    with numpyro.plate("data", 6):
+        numpyro.sample("choices", dist.Categorical(shares), obs=choices)
+        numpyro.sample("grades", dist.OrderedLogistic(0.0, cuts), obs=grades)
+        numpyro.sample("pairs", dist.MultivariateNormal(0.0, scale_tril=factor), obs=pairs)
+        numpyro.sample("sizes", dist.LogNormal(location, 0.5), obs=sizes)
+
+
+SUPPORTS = (
+    jnp.array([0, 0, 1, 0, 2, 0]),
+    jnp.array([0, 1, 2, 1, 1, 2]),
+    jnp.array([[1.0, 0.9], [-1.0, -1.2], [0.3, 0.1], [-0.2, 0.1], [1.1, 1.5], [0.2, 0.4]]),
+    jnp.array([20.0, 25.0, 15.0, 30.0, 22.0, 18.0]),
+)
+
+
+def state_space(series):
+    drift = numpyro.sample("drift", dist.Normal(0, 1))
+
+    def step(level, observed):
+        level = numpyro.sample("level", dist.Normal(level + drift, 0.5))
+        numpyro.sample("series", dist.Normal(level, 0.2), obs=observed)
+        return level, None
+
+    scan(step, jnp.zeros(()), series)
+
+
+class Tent(dist.Distribution):
+    """Log-density -|x - loc|: known to this file alone."""
+
+    arg_constraints: ClassVar = {"loc": constraints.real}
+    support = constraints.real
+
+    def __init__(self, loc, *, validate_args=None):
+        self.loc = loc
+        super().__init__(jnp.shape(loc), validate_args=validate_args)
+
+    def sample(self, key, sample_shape=()):
+        return self.loc + jax.random.laplace(key, sample_shape + self.batch_shape)
+
+    def log_prob(self, value):
+        return -jnp.abs(value - self.loc) - jnp.log(2.0)
+
+
+def unusual(values):
+    location = numpyro.sample("location", dist.Normal(0, 5))
+    other = numpyro.sample("other", dist.Normal(0, 5))
+    numpyro.factor("pull", -0.5 * (other - 3.0) ** 2)
+    with numpyro.plate("data", 6):
+        numpyro.sample("tent", Tent(jnp.broadcast_to(location, 6)), obs=values)
+        parts = dist.Normal(jnp.stack([location, other], -1), 1.0)
+        mixture = dist.MixtureSameFamily(dist.Categorical(jnp.array([0.5, 0.5])), parts)
+        numpyro.sample("mixture", mixture, obs=values)
+        known = jnp.array([True, True, False, True, True, True])
+        numpyro.sample("partly", dist.Normal(location, 1.0), obs=values, obs_mask=known)
+
+
+MODELS = {
+    "plates": (plates, (COUNTS,)),
+    "supports": (supports, SUPPORTS),
+    "scan": (state_space, (jnp.arange(1.0, 7.0),)),
+    "unusual": (unusual, (jnp.array([8.0, 9.0, 10.0, 8.5, 9.5, 9.0]),)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_features_of_models(name):
+    model, data = MODELS[name]
+    guide = autoguide.AutoNormal(model)
+    svi = SVI(model, guide, loss=Trace_ELBO(num_particles=4))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = svi.run(KEY, 50, *data, progress_bar=False)
+    assert np.all(np.isfinite(result.losses))
+    assert np.mean(result.losses[-5:]) < result.losses[0] - 5.0
+    mentioned = [str(w.message) for w in said if "numpyro.factor" in str(w.message)]
+    assert len(mentioned) == (name == "unusual")
+    assert all("'pull'" in message for message in mentioned)
+
+
+def subsampled(covariates, targets):
+    weights = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("data", 4, subsample_size=2) as index:
+        logits = covariates[index] @ weights
+        numpyro.sample("y", dist.Bernoulli(logits=logits), obs=targets[index])
+
+
+def test_minibatches_are_scaled_once_in_loss_and_metric(x64):
+    data = jnp.array([[1.0, 0.2], [-1.0, 0.5], [0.4, 2.0], [1.0, -1.0]]), jnp.array([1, 0, 1, 1])
+    guide = autoguide.AutoDelta(subsampled)
+    svi = SVI(subsampled, guide, loss=Trace_ELBO())
+    params = svi.get_params(svi.init(KEY, *data))
+    problem = svi.problem
+    assert problem.num_data == 4
+    parameters = svi.init(KEY, *data).optim_state.accepted
+    pairs = jnp.array([[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]])
+
+    @jax.jit
+    @jax.vmap
+    def at(index):
+        given = handlers.substitute(subsampled, data={"data": index})
+        loss = svi.loss.loss(KEY, params, given, guide, *data)
+        call = Call(data, {}, {"data": index}, {})
+        metric = Predictive(num_particles=1).operator(problem, parameters, call, KEY)
+        return loss, metric.to_dense()
+
+    losses, metrics = at(pairs)
+    weights = params["w_auto_loc"]
+    logits = data[0] @ weights
+    log_joint = (
+        dist.Bernoulli(logits=logits).log_prob(data[1]).sum()
+        + dist.Normal(0, 1).log_prob(weights).sum()
+    )
+    # Every pair is as likely as any other: the mean over them is the expectation.
+    np.testing.assert_allclose(np.mean(losses), -log_joint, rtol=1e-10)
+    variances = jax.nn.sigmoid(logits) * jax.nn.sigmoid(-logits)
+    whole = (data[0].T * variances) @ data[0] / 4
+    np.testing.assert_allclose(np.mean(metrics, axis=0), whole, rtol=1e-10)
+
+
+def switch(values):
+    mean = numpyro.sample("mean", dist.Normal(0, 3))
+    on = numpyro.sample("on", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+    with numpyro.plate("data", 4):
+        numpyro.sample("y", dist.Normal(mean + 4.0 * on, 1.0), obs=values)
+
+
+def mean_guide(values):
+    loc = numpyro.param("loc", 0.0)
+    scale = numpyro.param("scale", 1.0, constraint=constraints.positive)
+    numpyro.sample("mean", dist.Normal(loc, scale))
+
+
+def switch_guide(values):
+    mean_guide(values)
+    numpyro.sample(
+        "on", dist.Bernoulli(numpyro.param("p", 0.4, constraint=constraints.unit_interval))
+    )
+
+
+VALUES = jnp.array([5.0, 6.0, 5.5, 4.5])
+
+
+@pytest.mark.parametrize(("guide", "where"), [(switch_guide, "guide"), (mean_guide, "model")])
+def test_discrete_latent_is_named_with_its_remedies(guide, where):
+    message = f"{where} site 'on'.*TraceEnum_ELBO.*RelaxedBernoulli.*TraceGraph_ELBO"
+    with pytest.raises(InputError, match=message):
+        SVI(switch, guide).init(KEY, VALUES)
+
+
+@pytest.mark.parametrize(
+    ("guide", "loss"),
+    [(mean_guide, TraceEnum_ELBO()), (switch_guide, TraceGraph_ELBO(num_particles=10))],
+    ids=["enumerated", "score function"],
+)
+def test_discrete_latents_where_the_loss_copes(guide, loss):
+    result = SVI(switch, guide, loss=loss).run(KEY, 60, VALUES, progress_bar=False)
+    assert np.all(np.isfinite(result.losses))
+    assert np.mean(result.losses[-10:]) < result.losses[0] - 5.0
