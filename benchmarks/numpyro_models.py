@@ -21,6 +21,7 @@ from typing import Any
 
 from vpng.files import write_atomically
 from zoo import CASES
+from zoo.chart import draw
 from zoo.race import RATES, TOLERANCE, Budget, compete
 
 
@@ -55,12 +56,21 @@ def summary(entries: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def write(report: dict[str, Any], directory: Path) -> None:
+    """The report so far and its chart: a long run that is cut short leaves what it found."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "numpyro_models.json"
+    text = json.dumps(report, indent=1) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text))
+    write_atomically(path.with_suffix(".png"), lambda temporary: draw(report, temporary))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", help="only cases whose name contains one of these")
     parser.add_argument("--quick", action="store_true", help="few steps: does it run at all?")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--adam-seconds", type=float, default=15.0)
+    parser.add_argument("--adam-seconds", type=float, default=10.0)
     parser.add_argument("--out", type=Path, help="directory for the JSON file and the chart")
     options = parser.parse_args()
     budget = Budget(seeds=options.seeds, adam_seconds=options.adam_seconds)
@@ -73,7 +83,7 @@ def main() -> None:
     if not cases:
         parser.error(f"no case matches; there are {', '.join(case.name for case in CASES)}")
 
-    entries = []
+    entries, report = [], {}
     for case in cases:
         began = time.perf_counter()
         say(case.name)
@@ -87,20 +97,14 @@ def main() -> None:
             f"final ELBO {entry['final_elbo_gain']:+.2f}; "
             f"took {time.perf_counter() - began:.0f} s"
         )
-    report = {
-        "summary": summary(entries),
-        "cases": entries,
-        "settings": {"adam_rates": RATES, "tolerance": TOLERANCE, **vars(budget)},
-    }
-    text = json.dumps(report, indent=1)
-    print(text)
-    if options.out is not None:
-        from zoo.chart import draw
-
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / "numpyro_models.json"
-        write_atomically(path, lambda temporary: temporary.write_text(text + "\n"))
-        write_atomically(path.with_suffix(".png"), lambda temporary: draw(report, temporary))
+        report = {
+            "summary": summary(entries),
+            "cases": entries,
+            "settings": {"adam_rates": RATES, "tolerance": TOLERANCE, **vars(budget)},
+        }
+        if options.out is not None:
+            write(report, options.out)
+    print(json.dumps(report, indent=1))
     if not report["summary"]["all_finite"]:
         raise SystemExit("vpng showed a loss or a parameter that is not finite")
 

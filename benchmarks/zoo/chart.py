@@ -65,6 +65,9 @@ def _panel(axes: Any, entries: list[dict[str, Any]], quantity: str) -> None:
             fontweight=weight,
         )  # fmt: skip
     axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter("")
+    axes.margins(x=0.1)
+    axes.set_ylim(-0.7, len(entries) - 0.3)
     axes.grid(axis="x", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,9 @@
-"""The ELBO along a run, evaluated off the clock and only as precisely as needed."""
+"""The ELBO along a run, evaluated off the clock and only as precisely as needed.
+
+A guide whose scale has run off has an ELBO of minus any number, but in float32 the estimate may be
+anything, also far above the evidence. So the ELBOs that count are evaluated in float64, and one
+that many samples do not tell to a nat counts as none.
+"""
 
 import math
 from typing import Any
@@ -28,25 +33,27 @@ class Evaluator:
     def __init__(self, case: Case, guide: Any) -> None:
         alone = Trace_ELBO(num_particles=1)
 
-        def estimate(params: Any, num_samples: int) -> tuple[jax.Array, jax.Array]:
-            loss = lambda key: alone.loss(key, params, case.run, guide, *case.args)
+        def estimate(params: Any, args: tuple, num_samples: int) -> tuple[jax.Array, jax.Array]:
+            loss = lambda key: alone.loss(key, params, case.run, guide, *args)
             keys = jax.random.split(jax.random.key(2_000), num_samples)
             chunk = min(num_samples, 250)
             values = -jax.lax.map(loss, keys, batch_size=chunk) / case.elbo_divisor
             return jnp.mean(values), jnp.std(values) / math.sqrt(num_samples)
 
         few, many = case.elbo_samples
-        self._look = jax.jit(lambda params: estimate(params, few)[0])
-        self._measure = jax.jit(lambda params: estimate(params, many))
+        self._args = jax.device_get(case.args)
+        self._look = jax.jit(lambda params, args: estimate(params, args, few))
+        self._measure = jax.jit(lambda params, args: estimate(params, args, many))
 
     def look(self, params: Any) -> float:
         """A first estimate; minus infinity for parameters that have no ELBO."""
-        return _number(self._look(params))
+        return _known(*self._look(params, self._args), 10.0)[0]
 
     def measure(self, params: Any) -> tuple[float, float]:
         """A precise estimate and its standard error."""
-        mean, error = self._measure(params)
-        return _number(mean), float(error)
+        with jax.enable_x64(True):
+            mean, error = self._measure(_double(params), _double(self._args))
+        return _known(mean, error, 1.0)
 
 
 class Curve:
@@ -99,6 +106,13 @@ class Curve:
         return None
 
 
-def _number(value: jax.Array) -> float:
-    number = float(value)
-    return number if np.isfinite(number) else -math.inf
+def _known(mean: jax.Array, error: jax.Array, most: float) -> tuple[float, float]:
+    value, spread = float(mean), float(error)
+    return (value, spread) if np.isfinite(value) and spread <= most else (-math.inf, spread)
+
+
+def _double(tree: Any) -> Any:
+    floating = lambda leaf: np.issubdtype(leaf.dtype, np.floating)
+    return jax.tree.map(
+        lambda leaf: leaf.astype(np.float64) if floating(leaf) else leaf, jax.device_get(tree)
+    )

@@ -35,7 +35,7 @@ class Budget:
 
     vpng_steps: int = 2000
     adam_steps: int = 20_000
-    adam_seconds: float = 15.0
+    adam_seconds: float = 10.0
     seeds: int = 2
     rounds: int = 7
 
