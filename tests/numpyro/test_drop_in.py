@@ -144,11 +144,26 @@ def test_automatic_rule_takes_curvature_fisher_and_damping():
     np.testing.assert_allclose(params["w_auto_loc"], posterior()[0], atol=1e-2)
 
 
+def test_arguments_need_not_be_arrays_and_particles_may_come_one_by_one():
+    def model(covariates, targets, *, kind, size=None):
+        assert kind == "linear"
+        assert size == 6
+        regression(covariates, targets)
+
+    loss = Trace_ELBO(num_particles=4, vectorize_particles=False)
+    svi = SVI(model, autoguide.AutoDelta(model), loss=loss, kind="linear")
+    result = svi.run(KEY, 30, *data(), size=6, progress_bar=False)
+    np.testing.assert_allclose(result.params["w_auto_loc"], posterior()[0], atol=1e-2)
+
+
 def test_convergence_stops_the_run_and_says_so(svi):
     rule = Converged(window=10, patience=1, max_steps=400)
     found = svi.run(KEY, rule, *data(), progress_bar=False)
     assert found.converged is True
     assert len(found.losses) < 400
+    by_name = svi.run(KEY, "auto", *data(), progress_bar=False)
+    assert by_name.converged is True
+    assert len(by_name.losses) < Converged().max_steps
     short = svi.run(KEY, Converged(window=10, max_steps=20), *data(), progress_bar=False)
     assert short.converged is False
     assert len(short.losses) == 20

@@ -134,10 +134,6 @@ OTHERS = {
         autoguide.AutoBatchedLowRankMultivariateNormal(batched, rank=1),
     ),
     "AutoDAIS": lambda: (regression, autoguide.AutoDAIS(regression, K=1)),
-    "AutoSurrogateLikelihoodDAIS": lambda: (
-        regression,
-        autoguide.AutoSurrogateLikelihoodDAIS(regression, lambda: regression(*data()), K=1),
-    ),
     "AutoSemiDAIS": semi_dais,
 }
 

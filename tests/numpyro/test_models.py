@@ -38,11 +38,11 @@ def plates(counts):
 
 
 def supports(choices, grades, pairs, sizes):
-    shares = numpyro.sample("shares", dist.Dirichlet(jnp.ones(3)))
-    ordered = dist.ImproperUniform(constraints.ordered_vector, (), (2,))
-    cuts = numpyro.sample("cuts", ordered)
+    flat = lambda support, *shape: dist.ImproperUniform(support, (), shape)
+    shares = numpyro.sample("shares", flat(constraints.simplex, 3))
+    cuts = numpyro.sample("cuts", flat(constraints.ordered_vector, 2))
     factor = numpyro.sample("factor", dist.LKJCholesky(2))
-    location = numpyro.sample("location", dist.ImproperUniform(constraints.real, (), ()))
+    location = numpyro.sample("location", flat(constraints.real))
     with numpyro.plate("data", 6):
         numpyro.sample("choices", dist.Categorical(shares), obs=choices)
         numpyro.sample("grades", dist.OrderedLogistic(0.0, cuts), obs=grades)
