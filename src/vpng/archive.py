@@ -1,6 +1,6 @@
-"""A fitted model in one file: a zip with a header in JSON and arrays, no pickle.
+"""Settings and arrays in one file: a zip with a header in JSON, no pickle.
 
-`header.json` has the format's name and version, the library's version, the kind of model, its
+`header.json` has the format's name and version, the library's version, the kind of thing, its
 settings, and the SHA-256 of `arrays.npz`; `header.sha256` has that of the header. Reading checks
 all of them before anything is believed, and runs no code from the file.
 """
@@ -11,6 +11,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,35 @@ from vpng.errors import InputError, expected
 from vpng.files import write_atomically
 from vpng.version import __version__
 
-FORMAT = "vpng.model"
 FORMAT_VERSION = 1
 
 
+class Format(StrEnum):
+    """What a file is for."""
+
+    MODEL = "vpng.model"
+    CHECKPOINT = "vpng.checkpoint"
+
+
 def write_archive(
-    path: Path, kind: str, settings: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    path: Path,
+    kind: str,
+    settings: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    *,
+    form: Format = Format.MODEL,
 ) -> Path:
-    """Write a model's file, whole or not at all.
+    """Write a file, whole or not at all.
 
     Raises:
         InputError: for a folder that cannot be written to.
     """
     packed = io.BytesIO()
     np.savez(packed, allow_pickle=False, **arrays)
-    content = packed.getvalue()
+    content = packed.getbuffer()
     header = json.dumps(
         {
-            "format": FORMAT,
+            "format": form,
             "version": FORMAT_VERSION,
             "library": __version__,
             "kind": kind,
@@ -60,8 +72,10 @@ def write_archive(
         raise InputError(f"{path}: cannot be written: {error.strerror or error}.") from error
 
 
-def read_archive(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The settings and arrays of a model's file.
+def read_archive(
+    path: Path, kind: str, *, form: Format = Format.MODEL
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The settings and arrays of a file.
 
     Raises:
         InputError: for a file that is damaged, foreign, of another kind or of a later version.
@@ -72,7 +86,7 @@ def read_archive(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nd
                 archive.read(name) for name in ("header.json", "header.sha256", "arrays.npz")
             )
     except (zipfile.BadZipFile, KeyError, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise expected(str(path), "a model saved by vpng", f"another file: {error}") from error
+        raise expected(str(path), f"a {form} saved by vpng", f"another file: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
     if hashlib.sha256(header).hexdigest().encode() != digest:
@@ -83,8 +97,8 @@ def read_archive(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nd
         found, settings, checksum = known["kind"], known["settings"], known["sha256"]
     except (ValueError, KeyError, TypeError) as error:
         raise expected(str(path), "a header as vpng writes it", f"the error {error}") from error
-    if name != FORMAT or version != FORMAT_VERSION:
-        wanted = f"the format {FORMAT} of version {FORMAT_VERSION}"
+    if name != form or version != FORMAT_VERSION:
+        wanted = f"the format {form} of version {FORMAT_VERSION}"
         raise expected(str(path), wanted, f"{name} of version {version}")
     if found != kind:
         raise expected(str(path), f"a {kind}", f"a {found}")
