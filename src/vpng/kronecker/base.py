@@ -20,12 +20,8 @@ from vpng.kronecker.factor_damping import (
     Factors,
     mean_eigenvalue,
 )
-from vpng.kronecker.matrices import (
-    AbstractMatrix,
-    AbstractRank,
-    FullRank,
-    inverse_root,
-)
+from vpng.kronecker.inverses import DampedFactor
+from vpng.kronecker.matrices import AbstractMatrix, AbstractRank, FullRank, inverse_root
 from vpng.kronecker.statistics import Statistics, part, statistics, zero_statistics
 from vpng.kronecker.structure import Structure, by_path, with_leaves
 
@@ -200,17 +196,15 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
         return with_leaves(gradient, found)
 
 
-def damped_root(
-    factors: Factors,
-    factor_damping: AbstractFactorDamping,
-    damping: Float[Array, ""],
-    rank: AbstractRank,
-) -> tuple[AbstractMatrix, AbstractMatrix]:
-    """Roots of the inverses of a layer's two damped factors."""
-    dampings = factor_damping.split(factors, damping)
-    return tuple(
-        inverse_root(factor, added, rank) for factor, added in zip(factors, dampings, strict=True)
-    )
+def damped_factors(
+    statistics: Statistics, factor_damping: AbstractFactorDamping, damping: Float[Array, ""]
+) -> list[DampedFactor]:
+    """The factors of all layers, A and G in turn, each with its damping."""
+    return [
+        (factor, added)
+        for factors in statistics.layers.values()
+        for factor, added in zip(factors, factor_damping.split(factors, damping), strict=True)
+    ]
 
 
 def sandwich(

@@ -4,7 +4,8 @@ from typing import ClassVar
 
 from jaxtyping import Array, Float
 
-from vpng.kronecker.base import AbstractKronecker, damped_root, sandwich
+from vpng.kronecker.base import AbstractKronecker, damped_factors, sandwich
+from vpng.kronecker.inverses import inverses
 from vpng.kronecker.matrices import AbstractMatrix
 from vpng.kronecker.statistics import Statistics
 from vpng.kronecker.structure import Structure
@@ -21,11 +22,9 @@ class Kronecker(AbstractKronecker):
     def invert(
         self, structure: Structure, statistics: Statistics, damping: Float[Array, ""]
     ) -> dict[str, tuple[AbstractMatrix, AbstractMatrix]]:
-        inverses = {}
-        for name, factors in statistics.layers.items():
-            inputs, outputs = damped_root(factors, self.factor_damping, damping, self.rank)
-            inverses[name] = inputs.gram(), outputs.gram()
-        return inverses
+        damped = damped_factors(statistics, self.factor_damping, damping)
+        found = iter(inverses(damped, self.rank))
+        return {name: (next(found), next(found)) for name in statistics.layers}
 
     def multiply(
         self,

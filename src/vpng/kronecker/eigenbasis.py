@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from vpng.checks import positive_integer
 from vpng.errors import InputError, expected
 from vpng.fisher import AbstractMetric, Predictive, Probed
+from vpng.kronecker.inverses import eigendecompositions
 from vpng.kronecker.statistics import Factors, statistics
 from vpng.kronecker.structure import Layer, Structure, by_path, with_leaves
 from vpng.problem import Parameters, Problem
@@ -197,14 +198,11 @@ def in_eigenbasis(
         }
 
     def bases_of(factors: dict[str, Basis]) -> dict[str, Basis]:
+        leaves, treedef = jax.tree.flatten([factors[layer.weight] for layer in moving])
+        turned = [vectors[:, ::-1] for _, vectors in eigendecompositions(leaves)]
         made = {
-            layer.weight: Basis(
-                leading_eigenvectors(factors[layer.weight].inputs, rank(layer)),
-                None
-                if factors[layer.weight].outputs is None
-                else leading_eigenvectors(factors[layer.weight].outputs, layer.num_outputs),
-            )
-            for layer in moving
+            layer.weight: basis._replace(inputs=basis.inputs[:, : rank(layer)])
+            for layer, basis in zip(moving, jax.tree.unflatten(treedef, turned), strict=True)
         }
         return {**fixed, **made}
 

@@ -24,6 +24,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from vpng.distributed.symmetric import gram
 from vpng.errors import InputError
 from vpng.fisher.operator import FisherOperator
 from vpng.kronecker.coupling import coupled
@@ -211,8 +212,7 @@ def _input_factor(inputs: list[Array], uses: tuple[Use, ...]) -> Float[Array, "n
 
 
 def _outer(vectors: Float[Array, "... n"], *, diagonal: bool) -> Array:
-    flat = vectors.reshape(prod(vectors.shape[:-1]), vectors.shape[-1])
-    return jnp.sum(flat**2, axis=0) if diagonal else flat.T @ flat
+    return jnp.sum(vectors**2, axis=tuple(range(vectors.ndim - 1))) if diagonal else gram(vectors)
 
 
 def _between(

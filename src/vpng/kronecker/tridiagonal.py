@@ -21,7 +21,8 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vpng.kronecker.base import AbstractKronecker, damped_root, sandwich
+from vpng.kronecker.base import AbstractKronecker, damped_factors, sandwich
+from vpng.kronecker.inverses import eigendecompositions, inverse_roots
 from vpng.kronecker.matrices import AbstractMatrix
 from vpng.kronecker.statistics import Statistics
 from vpng.kronecker.structure import Structure
@@ -67,18 +68,28 @@ class KroneckerTridiagonal(AbstractKronecker):
         self, structure: Structure, statistics: Statistics, damping: Float[Array, ""]
     ) -> ChainInverse:
         structure.check_chain()
-        roots = [
-            damped_root(statistics.layers[layer.weight], self.factor_damping, damping, self.rank)
-            for layer in structure.layers
-        ]
-        inverses = tuple((inputs.gram(), outputs.gram()) for inputs, outputs in roots)
-        links = tuple(
-            tuple(
-                _regression(roots[i][side], roots[i + 1][side], inverses[i + 1][side], coupling)
-                for side, coupling in enumerate(couplings)
-            )
-            for i, couplings in enumerate(statistics.couplings)
+        found = iter(
+            inverse_roots(damped_factors(statistics, self.factor_damping, damping), self.rank)
         )
+        by_name = {name: (next(found), next(found)) for name in statistics.layers}
+        roots = [by_name[layer.weight] for layer in structure.layers]
+        inverses = tuple((inputs.gram(), outputs.gram()) for inputs, outputs in roots)
+        places = [(i, side) for i in range(len(statistics.couplings)) for side in range(2)]
+        kept = [
+            _kept(roots[i][side], roots[i + 1][side], statistics.couplings[i][side])
+            for i, side in places
+        ]
+        whitened = [
+            _whitened(roots[i][side], roots[i + 1][side], coupling)
+            for (i, side), coupling in zip(places, kept, strict=True)
+        ]
+        regressions = iter(
+            [
+                _regression(roots[i][side], inverses[i + 1][side], *parts)
+                for (i, side), *parts in zip(places, kept, _canonical(whitened), strict=True)
+            ]
+        )
+        links = tuple((next(regressions), next(regressions)) for _ in statistics.couplings)
         return ChainInverse(inverses, links)
 
     def multiply(
@@ -106,30 +117,46 @@ class KroneckerTridiagonal(AbstractKronecker):
         return dict(zip(names, solved, strict=True))
 
 
+def _kept(
+    root: AbstractMatrix, next_root: AbstractMatrix, coupling: Float[Array, "n k"]
+) -> Float[Array, "n k"]:
+    """What truncated factors still see of a coupling."""
+    return next_root.kept(root.kept(coupling).T).T
+
+
+def _whitened(
+    root: AbstractMatrix, next_root: AbstractMatrix, coupling: Float[Array, "n k"]
+) -> Float[Array, "n k"]:
+    return next_root.transposed_mv(root.transposed_mv(coupling).T).T
+
+
 def _regression(
     root: AbstractMatrix,
-    next_root: AbstractMatrix,
     next_inverse: AbstractMatrix,
     coupling: Float[Array, "n k"],
+    canonical: tuple[Float[Array, "n r"], Float[Array, " r"]],
 ) -> Regression:
-    coupling = next_root.kept(root.kept(coupling).T).T
-    whitened = next_root.transposed_mv(root.transposed_mv(coupling).T).T
-    canonical, correlations = _canonical(whitened)
+    directions, correlations = canonical
     limit = 1.0 - jnp.sqrt(jnp.finfo(coupling.dtype).eps)
     largest = jnp.max(correlations)
     shrink = jnp.where(largest > limit, limit / largest, 1.0)
     return Regression(
         jnp.sqrt(shrink) * next_inverse.mv(coupling.T).T,
-        jnp.sqrt(shrink) * root.mv(canonical),
+        jnp.sqrt(shrink) * root.mv(directions),
         shrink * correlations,
     )
 
 
-def _canonical(matrix: Float[Array, "n k"]) -> tuple[Float[Array, "n r"], Float[Array, " r"]]:
+def _canonical(
+    matrices: list[Float[Array, "n k"]],
+) -> list[tuple[Float[Array, "n r"], Float[Array, " r"]]]:
     """U diag(s)^1/2 and s of M M^T = U diag(s) U^T, from the smaller of M M^T and M^T M."""
-    if matrix.shape[0] <= matrix.shape[1]:
-        values, vectors = jnp.linalg.eigh(matrix @ matrix.T)
+    wide = [matrix.shape[0] <= matrix.shape[1] for matrix in matrices]
+    smaller = [m @ m.T if left else m.T @ m for m, left in zip(matrices, wide, strict=True)]
+    found = []
+    for matrix, left, (values, vectors) in zip(
+        matrices, wide, eigendecompositions(smaller), strict=True
+    ):
         values = jnp.maximum(values, 0.0)
-        return vectors * jnp.sqrt(values), values
-    values, vectors = jnp.linalg.eigh(matrix.T @ matrix)
-    return matrix @ vectors, jnp.maximum(values, 0.0)
+        found.append((vectors * jnp.sqrt(values) if left else matrix @ vectors, values))
+    return found

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import optax
+from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray, PyTree
 
+from vpng.distributed.layout import Layout
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem
 from vpng.training.data import AbstractData
@@ -29,6 +31,7 @@ def fit(
     progress: bool = True,
     init_from: TrainState | None = None,
     readout: Readout = current,
+    mesh: Mesh | Layout | None = None,
 ) -> FitResult:
     """Minimise the loss of `problem` on `data`.
 
@@ -52,6 +55,8 @@ def fit(
         init_from: a state to go on from, instead of `params`.
         readout: which parameters of a state are measured and returned: `current`, or
             `iterate_averaged`.
+        mesh: devices among which every batch is divided, of this process or of many; a `Layout` to
+            divide the parameters too. The result is the same up to rounding.
 
     Returns:
         The final parameters and state, the history and the reason for stopping.
@@ -69,6 +74,7 @@ def fit(
         record_every=record_every,
         metrics=metrics,
         readout=readout,
+        mesh=mesh,
     )
     state = loop.init(params, rng_key) if init_from is None else init_from
     return loop.run(

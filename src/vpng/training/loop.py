@@ -10,14 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from vpng.checks import finite_scalar, positive_integer
+from vpng.distributed.layout import Layout, as_layout, compiled
 from vpng.errors import expected
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem, check_problem
 from vpng.training.data import AbstractData, Batches, as_data
 from vpng.training.history import History, Record
+from vpng.training.placed import placed
 from vpng.training.progress import progress_bar
 from vpng.training.step import StepInfo, TrainState, init_state, make_step
 from vpng.transform.iterate_average import averaged
@@ -88,6 +91,7 @@ class Loop:
         record_every: int = 100,
         metrics: Mapping[str, Metric] | None = None,
         readout: Readout = current,
+        mesh: Mesh | Layout | None = None,
     ) -> None:
         """Check and compile; the arguments are those of `fit`.
 
@@ -95,21 +99,26 @@ class Loop:
             InputError: if an argument does not fit.
         """
         positive_integer("record_every", record_every)
-        self._data = as_data(data)
+        self._layout = as_layout(mesh)
+        self._data = placed(as_data(data), self._layout)
         if problem.num_data != len(self._data):
             raise expected("data", f"problem.num_data = {problem.num_data} data", len(self._data))
-        self._batches = Batches(len(self._data), batch_size)
+        self._batches = Batches(len(self._data), batch_size, self._data.num_blocks)
         self._optimizer = optimizer
-        check_problem(problem, params, self._data.take(jnp.arange(min(len(self._data), 2))))
+        check_problem(problem, params, self._data.few())
         step = make_step(problem, optimizer, objective, self._batches)
         state = self.init(params, jax.random.key(0))
-        self._chunk = _compile_chunk(step, record_every, state, self._data)
-        self._readout = jax.jit(readout)
-        self._measure = _compile_metrics(metrics or {}, state, readout)
+        self._chunk = _compile_chunk(step, record_every, state, self._data, self._layout)
+        whole = {} if self._layout is None else {"out_shardings": self._layout.everywhere}
+        self._readout = jax.jit(readout, **whole)
+        self._measure = _compile_metrics(metrics or {}, state, readout, self._layout)
 
     def init(self, params: Parameters, rng_key: PRNGKeyArray) -> TrainState:
         """The state before the first step."""
-        return init_state(rng_key, params, self._optimizer, self._batches)
+        return self._placed(init_state(rng_key, params, self._optimizer, self._batches))
+
+    def _placed(self, state: TrainState) -> TrainState:
+        return state if self._layout is None else self._layout.put_state(state)
 
     def run(
         self,
@@ -129,13 +138,14 @@ class Loop:
         if max_seconds is not None:
             finite_scalar("max_seconds", max_seconds, minimum=0.0, strict=True)
         last_step = min(int(state.step) + num_steps, np.iinfo(np.int32).max)
+        state = self._placed(state)
         history, seconds, barren = History(), 0.0, 0
         reason = StopReason.STEPS
         with progress_bar(num_steps, enabled=progress) as bar:
             while int(state.step) < last_step:
                 done = int(state.step)
                 started = time.perf_counter()
-                state, info = self._chunk(state, self._data, jnp.int32(last_step))
+                state, info = self._chunk(state, self._data, np.int32(last_step))
                 jax.block_until_ready(state)
                 seconds += time.perf_counter() - started
                 count = int(state.step) - done
@@ -172,7 +182,8 @@ def _compile_chunk(
     length: int,
     state: TrainState,
     data: AbstractData,
-) -> Callable[[TrainState, AbstractData, Array], tuple[TrainState, StepInfo]]:
+    layout: Layout | None,
+) -> Callable[[TrainState, AbstractData, np.int32], tuple[TrainState, StepInfo]]:
     _, shapes = jax.eval_shape(step, state, data)
     empty = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
 
@@ -183,16 +194,20 @@ def _compile_chunk(
         def body(position: Array, carry: tuple[TrainState, StepInfo]) -> tuple:
             state, infos = carry
             state, info = step(state, data)
+            state = state if layout is None else layout.pin(state)
             return state, jax.tree.map(lambda all_, one: all_.at[position].set(one), infos, info)
 
         count = jnp.minimum(length, last_step - state.step)
         return jax.lax.fori_loop(0, count, body, (state, empty))
 
-    return jax.jit(chunk).lower(state, data, jnp.int32(0)).compile()
+    def results(layout: Layout, shapes: tuple[TrainState, StepInfo]) -> tuple:
+        return layout.state_shardings(shapes[0]), layout.everywhere
+
+    return compiled(layout, chunk, state, data, np.int32(0), results=results)
 
 
 def _compile_metrics(
-    metrics: Mapping[str, Metric], state: TrainState, readout: Readout
+    metrics: Mapping[str, Metric], state: TrainState, readout: Readout, layout: Layout | None
 ) -> Callable[[TrainState], dict[str, float]]:
     if not metrics:
         return lambda state: {}
@@ -203,8 +218,8 @@ def _compile_metrics(
         params = readout(state)
         return {name: metric(params, key) for name, metric in metrics.items()}
 
-    compiled = jax.jit(evaluate).lower(state).compile()
-    return lambda state: {name: float(value) for name, value in compiled(state).items()}
+    measure = compiled(layout, evaluate, state)
+    return lambda state: {name: float(value) for name, value in measure(state).items()}
 
 
 def _record(

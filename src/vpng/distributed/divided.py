@@ -1,0 +1,104 @@
+"""Work that is done once and not on every device: each task on one of them, the results shared."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, PyTree
+
+from vpng.distributed.layout import Layout, active_layout
+
+
+def _same(tree: PyTree) -> PyTree:
+    return tree
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of work.
+
+    Attributes:
+        function: operands -> result, a pytree of floating arrays.
+        operands: whole on every device.
+        cost: in any unit, to share the work evenly.
+        pack: result -> what has to be sent.
+        unpack: what was sent -> the result.
+    """
+
+    function: Callable[..., PyTree]
+    operands: tuple
+    cost: float
+    pack: Callable[[PyTree], PyTree] = _same
+    unpack: Callable[[PyTree], PyTree] = _same
+
+
+def divided(tasks: Sequence[Task]) -> list[PyTree]:
+    """The results of all tasks: on one device done in turn, on a mesh each by one device.
+
+    On a mesh the results travel once, in an all-gather of as many equal parts as there are devices.
+    """
+    layout = active_layout()
+    if layout is None or layout.num_devices == 1 or len(tasks) < 2:
+        return [task.function(*task.operands) for task in tasks]
+    packed = lambda task: task.pack(task.function(*task.operands))
+    shapes = [jax.eval_shape(partial(packed, task)) for task in tasks]
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(shape)) for shape in shapes]
+    shares = balanced([task.cost for task in tasks], layout.num_devices)
+    length = max(sum(sizes[i] for i in share) for share in shares)
+    sent = _everyone(layout, tasks, shares, length)
+    results = {}
+    for device, share in enumerate(shares):
+        start = device * length
+        for i in share:
+            flat = sent[start : start + sizes[i]]
+            results[i] = tasks[i].unpack(_unravel(flat, shapes[i]))
+            start += sizes[i]
+    return [results[i] for i in range(len(tasks))]
+
+
+def balanced(costs: Sequence[float], count: int) -> list[list[int]]:
+    """Shares of the tasks for `count` devices: the dearest first, each to the least busy."""
+    shares: list[list[int]] = [[] for _ in range(min(count, len(costs)))]
+    busy = [0.0] * len(shares)
+    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        chosen = busy.index(min(busy))
+        shares[chosen].append(i)
+        busy[chosen] += costs[i]
+    return shares
+
+
+def _everyone(
+    layout: Layout, tasks: Sequence[Task], shares: list[list[int]], length: int
+) -> Float[Array, " total"]:
+    """The packed results of every device's share, one after the other."""
+    operands = tuple(task.operands for task in tasks)
+    dtype = jnp.result_type(*jax.tree.leaves(operands))
+
+    def work(share: list[int], operands: tuple) -> Array:
+        results = [tasks[i].pack(tasks[i].function(*operands[i])) for i in share]
+        flat = ravel_pytree(results)[0].astype(dtype) if results else jnp.zeros(0, dtype)
+        return jnp.pad(flat, (0, length - flat.size))
+
+    # A device without a share has nothing to do.
+    branches = [partial(work, share) for share in [*shares, []]]
+
+    def on_device(operands: tuple) -> Array:
+        mine = jnp.minimum(jax.lax.axis_index(layout.axes), len(shares))
+        return jax.lax.all_gather(jax.lax.switch(mine, branches, operands), layout.axes, tiled=True)
+
+    whole = PartitionSpec()
+    return jax.shard_map(
+        on_device, mesh=layout.mesh, in_specs=(whole,), out_specs=whole, check_vma=False
+    )(operands)
+
+
+def _unravel(flat: Float[Array, " size"], shapes: PyTree) -> PyTree:
+    leaves, start = [], 0
+    for leaf in jax.tree.leaves(shapes):
+        leaves.append(flat[start : start + leaf.size].reshape(leaf.shape).astype(leaf.dtype))
+        start += leaf.size
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
