@@ -94,6 +94,10 @@ class LevenbergMarquardtState(NamedTuple):
     previous: PyTree
     ratio: Float[Array, ""]
 
+    def after_rejection(self) -> "LevenbergMarquardtState":
+        """With five times the damping; the rule's bounds apply when it next adapts."""
+        return self._replace(damping=(5.0 * self.damping).astype(self.damping.dtype))
+
 
 class LevenbergMarquardt(AbstractDamping):
     """The optional step of Algorithm 1: mu follows how well the quadratic model predicts.
@@ -152,6 +156,7 @@ class LevenbergMarquardt(AbstractDamping):
                 worse, self.factor, jnp.where(ratio > self.high, 1 / self.factor, 1.0)
             )
             damping = jnp.clip(state.damping * change, self.minimum, self.maximum)
+            ratio = jnp.where(jnp.isfinite(ratio), ratio, 0.0)
             return damping.astype(state.damping.dtype), ratio.astype(state.ratio.dtype)
 
         damping, ratio = jax.lax.cond(due, adapted, lambda: (state.damping, state.ratio))

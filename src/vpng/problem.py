@@ -29,12 +29,14 @@ class Site(NamedTuple):
         scale: its weight in the loss per datum.
         moving: whether the value moves with the parameters, as a latent does and an observation
             does not.
+        name: what messages call it; empty if it is the only one of its kind.
     """
 
     distribution: dist.Distribution
     value: Any
     scale: Float[Array, "..."] | float
     moving: bool = False
+    name: str = ""
 
 
 def _is_distribution(node: Any) -> bool:
@@ -158,9 +160,11 @@ class Problem(eqx.Module):
         p = self.likelihood(model, latent, batch)
         values = jax.tree.structure(p, is_leaf=_is_distribution).flatten_up_to(self.observed(batch))
         weight = 1.0 / self.batch_size(batch)
+        paths = jax.tree_util.tree_leaves_with_path(p, is_leaf=_is_distribution)
+        names = [jax.tree_util.keystr(path) for path, _ in paths]
         return [
-            Site(likelihood, value, weight)
-            for likelihood, value in zip(distributions_of(p), values, strict=True)
+            Site(likelihood, value, weight, name=name)
+            for likelihood, value, name in zip(distributions_of(p), values, names, strict=True)
         ]
 
     def approximation_sites(self, variational: PyTree, latent: PyTree, batch: PyTree) -> list[Site]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from vpng import ConjugateGradient, Dense, Diagonal, Dual, Identity, LeastSquares, Outcome, auto
+from vpng.curvature.fallback import clipped, fall_back, raised
 from vpng.fisher import FisherOperator
 
 ALL = {
@@ -42,10 +43,63 @@ def test_a_gradient_that_is_not_finite(name):
     assert bool(solution.info.outcome == Outcome.not_finite)
 
 
-@pytest.mark.parametrize("name", ["dense", "dual"])
-def test_a_singular_matrix_without_damping(name):
-    solution = solve(ALL[name], [[1.0, 0.0, 0.0]], [1.0, 1.0, 1.0], 0.0)
-    assert bool(solution.info.outcome == Outcome.not_finite)
+@pytest.mark.parametrize("name", ["dense", "dual", "least squares"])
+def test_a_singular_matrix_without_damping_gets_some(name):
+    """The oracle: float64 with the damping that the fallback states."""
+    rows = np.array([[1.0, 0.0, 0.0], [2.0, 1.0, 0.0]])
+    matrix = rows @ rows.T if name == "dual" else rows.T @ rows
+    more = float(raised(jnp.asarray(matrix, jnp.float32), 0.0))
+    solution = solve(ALL[name], rows, [1.0, 1.0, 1.0], 0.0)
+    assert bool(solution.info.outcome == Outcome.damped)
+    wanted = np.linalg.solve(rows.T @ rows + more * np.eye(3), np.ones(3))
+    np.testing.assert_allclose(solution.direction, wanted, rtol=2e-2)
+
+
+def test_a_diagonal_with_a_zero_is_clipped():
+    solution = solve(Diagonal(), [[2.0, 0.0]], [1.0, 1.0], 0.0)
+    assert bool(solution.info.outcome == Outcome.clipped)
+    np.testing.assert_allclose(solution.direction, [0.25, 0.25 / np.finfo(np.float32).eps])
+
+
+def test_clipped_eigenvalues():
+    generator = np.random.default_rng(0)
+    vectors, _ = np.linalg.qr(generator.normal(size=(4, 4)))
+    matrix = vectors * [-1.0, -1e-3, 0.5, 2.0] @ vectors.T
+    wanted = vectors / [0.1, 0.1, 0.6, 2.1] @ vectors.T @ np.ones(4)
+    found = clipped(jnp.asarray(matrix, jnp.float32), 0.1, jnp.ones(4))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_fallbacks_are_tried_in_turn(count):
+    """The first `count` fail: as many attempts are made, and the next one's direction is taken."""
+    broken = jnp.full(2, jnp.nan)
+    tried = [broken if i < count else jnp.full(2, float(i)) for i in range(4)]
+    attempts = [lambda direction=direction: direction for direction in tried[1:]]
+
+    @jax.jit
+    def run(first, able):
+        return fall_back(first, lambda: able, attempts)
+
+    direction, number = run(tried[0], True)
+    assert int(number) == count
+    np.testing.assert_array_equal(direction, float(count))
+    if count:
+        direction, _ = run(tried[0], False)
+        assert np.isnan(np.asarray(direction)).all()
+
+
+def test_lanes_fall_back_each_for_itself():
+    rows = jnp.asarray([[1.0, 0.0], [0.0, 0.0]])
+
+    def run(damping):
+        operator = FisherOperator(jnp.zeros(2), lambda v: rows @ v)
+        return Dense().solve(lambda: operator, jnp.ones(2), damping, ())
+
+    both = jax.jit(jax.vmap(run))(jnp.array([0.5, 0.0]))
+    outcomes = [Outcome[jax.tree.map(lambda leaf, i=i: leaf[i], both.info.outcome)] for i in (0, 1)]
+    assert outcomes == [Outcome[Outcome.success], Outcome[Outcome.damped]]
+    np.testing.assert_allclose(both.direction[0], [1 / 1.5, 2.0], rtol=1e-5)
 
 
 def test_the_iteration_limit():

@@ -24,11 +24,27 @@ class Outcome(eqx.Enumeration):
         "the iteration limit was reached before the tolerance: raise `max_steps`, `rtol` or "
         "the damping"
     )
+    damped = (
+        "the factorisation failed and was repeated with more damping: raise the damping or use "
+        "float64"
+    )
+    clipped = (
+        "the factorisation failed and eigenvalues below zero were taken as zero: raise the damping "
+        "or use float64"
+    )
+    iterated = (
+        "the factorisation failed and conjugate gradients took its place: raise the damping or use "
+        "float64"
+    )
     not_finite = (
         "the solution is not finite: the metric or the gradient is not finite, or the damped "
         "matrix is singular to working precision; raise the damping, lower the learning rate or "
         "use float64"
     )
+
+
+FALLBACKS = (Outcome.damped, Outcome.clipped, Outcome.iterated)
+"""What is tried in turn when a factorisation fails."""
 
 
 class SolveInfo(NamedTuple):
@@ -88,15 +104,25 @@ def solve_info(
     condition: Float[Array, ""] | float,
     iterations: Int[Array, ""] | int = 1,
     converged: Bool[Array, ""] | bool = True,
+    fallbacks: Int[Array, ""] | int = 0,
 ) -> SolveInfo:
-    """The diagnostics of a solve; a direction or residual that is not finite overrides `converged`.
+    """The diagnostics of a solve; a direction or residual that is not finite overrides the rest.
 
     An iterative solver may give up at its start, with a finite direction and a residual of NaN.
+
+    Args:
+        direction: u.
+        residual: relative to |g|.
+        condition: of the damped matrix.
+        iterations: of an iterative solver.
+        converged: whether it reached its tolerance.
+        fallbacks: how many of `FALLBACKS` a direct solver went through.
     """
     finite = jnp.isfinite(jnp.sum(direction)) & jnp.isfinite(residual)
-    outcome = Outcome.where(
-        finite, Outcome.where(converged, Outcome.success, Outcome.max_steps), Outcome.not_finite
-    )
+    outcome = Outcome.where(converged, Outcome.success, Outcome.max_steps)
+    for count, fallback in enumerate(FALLBACKS, start=1):
+        outcome = Outcome.where(fallbacks == count, fallback, outcome)
+    outcome = Outcome.where(finite, outcome, Outcome.not_finite)
     dtype = direction.dtype
     return SolveInfo(
         outcome,

@@ -1,12 +1,16 @@
 """Curvatures that factorise a matrix: no curvature, its diagonal, P x P, least squares, M x M."""
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, relative_norm, solve_info
+from vpng.curvature.fallback import CLIPPED, by_products, clipped, fall_back, inverted, raised
+from vpng.findings import all_finite
 
 
 class _Direct(AbstractCurvature[tuple[()]]):
@@ -42,9 +46,17 @@ class Diagonal(_Direct):
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
         damped = metric().diagonal() + damping
-        direction = flat / damped
+        positive = damped > 0
+        direction = flat / jnp.where(
+            positive, damped, jnp.finfo(damped.dtype).eps * jnp.max(damped)
+        )
         residual = relative_norm(damped * direction - flat, flat)
-        info = solve_info(direction, residual, condition=jnp.max(damped) / jnp.min(damped))
+        info = solve_info(
+            direction,
+            residual,
+            condition=jnp.max(damped) / jnp.min(damped),
+            fallbacks=jnp.where(jnp.all(positive), 0, CLIPPED),
+        )
         return Solution(unravel(direction), (), info)
 
 
@@ -59,11 +71,15 @@ class Dense(_Direct):
         state: tuple[()],
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
-        matrix = _shifted(metric().to_dense(), damping)
+        fisher = metric().to_dense()
+        matrix = _shifted(fisher, damping)
         factor = jnp.linalg.cholesky(matrix)
-        direction = cho_solve((factor, True), flat)
+        direction, fallbacks = _or_fall_back(
+            cho_solve((factor, True), flat), lambda: fisher, damping, flat
+        )
         residual = relative_norm(matrix @ direction - flat, flat)
-        info = solve_info(direction, residual, condition=_condition(jnp.diagonal(factor)))
+        condition = _condition(jnp.diagonal(factor))
+        info = solve_info(direction, residual, condition=condition, fallbacks=fallbacks)
         return Solution(unravel(direction), (), info)
 
 
@@ -85,9 +101,15 @@ class LeastSquares(_Direct):
         rows = metric().rows()
         ridge = jnp.sqrt(jnp.asarray(damping, rows.dtype)) * jnp.eye(flat.size, dtype=rows.dtype)
         triangle = jnp.linalg.qr(jnp.concatenate([rows, ridge]), mode="r")
-        direction = solve_triangular(triangle, solve_triangular(triangle, flat, trans="T"))
+        direction, fallbacks = _or_fall_back(
+            solve_triangular(triangle, solve_triangular(triangle, flat, trans="T")),
+            lambda: rows.T @ rows,
+            damping,
+            flat,
+        )
         residual = relative_norm(rows.T @ (rows @ direction) + damping * direction - flat, flat)
-        info = solve_info(direction, residual, condition=_condition(jnp.diagonal(triangle)))
+        condition = _condition(jnp.diagonal(triangle))
+        info = solve_info(direction, residual, condition=condition, fallbacks=fallbacks)
         return Solution(unravel(direction), (), info)
 
 
@@ -113,11 +135,15 @@ class Dual(_Direct):
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
         rows = metric().rows()
-        gram = _shifted(rows @ rows.T, damping)
-        factor = jnp.linalg.cholesky(gram)
+        gram = rows @ rows.T
+        factor = jnp.linalg.cholesky(_shifted(gram, damping))
 
         def push_through(vector: Array) -> Array:
             return (vector - rows.T @ cho_solve((factor, True), rows @ vector)) / damping
+
+        def fallen_back(inverse: Callable[..., Array]) -> Array:
+            more = raised(gram, damping)
+            return (flat - rows.T @ inverse(gram, more, rows @ flat)) / more
 
         def remainder(direction: Array) -> Array:
             return flat - rows.T @ (rows @ direction) - damping * direction
@@ -125,12 +151,44 @@ class Dual(_Direct):
         direction = push_through(flat)
         for _ in range(self.refinements):
             direction = direction + push_through(remainder(direction))
+        direction, fallbacks = fall_back(
+            direction,
+            lambda: all_finite(gram) & all_finite(flat),
+            [
+                lambda: fallen_back(inverted),
+                lambda: fallen_back(clipped),
+                lambda: by_products(
+                    lambda v: rows.T @ (rows @ v) + raised(gram, damping) * v, flat
+                ),
+            ],
+        )
         pivots = jnp.diagonal(factor)
         condition = (jnp.max(pivots) / jnp.sqrt(jnp.asarray(damping, pivots.dtype))) ** 2
         residual = relative_norm(remainder(direction), flat)
-        return Solution(
-            unravel(direction), (), solve_info(direction, residual, condition=condition)
-        )
+        info = solve_info(direction, residual, condition=condition, fallbacks=fallbacks)
+        return Solution(unravel(direction), (), info)
+
+
+def _or_fall_back(
+    direction: Float[Array, " P"],
+    matrix: Callable[[], Float[Array, "P P"]],
+    damping: Float[Array, ""] | float,
+    gradient: Float[Array, " P"],
+) -> tuple[Float[Array, " P"], Int[Array, ""]]:
+    """`direction`, or one from the matrix with more damping, and the number of fallbacks."""
+
+    def solved(inverse: Callable[..., Array]) -> Array:
+        found = matrix()
+        return inverse(found, raised(found, damping), gradient)
+
+    def iterated(matrix: Array, damping: Array, vector: Array) -> Array:
+        return by_products(lambda v: matrix @ v + damping * v, vector)
+
+    return fall_back(
+        direction,
+        lambda: all_finite(matrix()) & all_finite(gradient),
+        [lambda inverse=inverse: solved(inverse) for inverse in (inverted, clipped, iterated)],
+    )
 
 
 def _shifted(matrix: Float[Array, "n n"], damping: Float[Array, ""] | float) -> Float[Array, "n n"]:

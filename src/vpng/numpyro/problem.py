@@ -201,7 +201,7 @@ class TracedProblem(Problem):
 
     def _site(self, site: dict[str, Any], *, moving: bool = False) -> Site:
         scale = 1.0 if site["scale"] is None else site["scale"]
-        return Site(site["fn"], site["value"], scale / self.num_data, moving)
+        return Site(site["fn"], site["value"], scale / self.num_data, moving, site["name"])
 
 
 def _run(function: Callable, rng_key: PRNGKeyArray, given: dict[str, Any], call: Call) -> Trace:

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from vpng.objective import ELBO
+from vpng.findings import Findings, findings_in
+from vpng.objective import ELBO, Estimate
 from vpng.problem import Parameters, Problem
 from vpng.training.data import AbstractData, Batches
+from vpng.training.guard import Trouble, after_rejection, trouble_in_loss, trouble_in_optimizer
 
 
 class TrainState(NamedTuple):
@@ -22,6 +24,8 @@ class TrainState(NamedTuple):
         optimizer: the optimizer's state.
         order: the order of the data in this epoch.
         rng_key: the key of the whole run; every step folds its number into it.
+        rejected: steps dropped so far because something was not finite.
+        rejected_in_a_row: the last so many of them, without a good step between.
     """
 
     step: Int[Array, ""]
@@ -29,6 +33,8 @@ class TrainState(NamedTuple):
     optimizer: PyTree
     order: Int[Array, " n"]
     rng_key: PRNGKeyArray
+    rejected: Int[Array, ""]
+    rejected_in_a_row: Int[Array, ""]
 
 
 class StepInfo(NamedTuple):
@@ -37,12 +43,15 @@ class StepInfo(NamedTuple):
     Attributes:
         loss: -ELBO per datum at the parameters before the step.
         standard_error: of that loss over the particles.
-        rejected: whether the step was dropped because the loss or the update was not finite.
+        rejected: whether the step was dropped because something was not finite; of a step that is
+            not examined, whether the optimizer found something of the kind.
+        trouble: what that was; None if the step was not examined.
     """
 
     loss: Float[Array, ""]
     standard_error: Float[Array, ""]
     rejected: Bool[Array, ""]
+    trouble: Trouble | None
 
 
 Step = Callable[[TrainState, AbstractData], tuple[TrainState, StepInfo]]
@@ -57,9 +66,20 @@ def init_state(
     """The state before the first step."""
     # Strong types from the start, so that the second step has the same signature as the first.
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), params)
-    return TrainState(
-        jnp.zeros((), jnp.int32), params, optimizer.init(params), batches.init(), rng_key
-    )
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, params, optimizer.init(params), batches.init(), rng_key, zero, zero)
+
+
+class _Attempt(NamedTuple):
+    """A step before it is judged."""
+
+    estimate: Estimate
+    gradient: Parameters
+    params: Parameters
+    optimizer: PyTree
+    order: Int[Array, " n"]
+    batch: PyTree
+    objective_key: PRNGKeyArray
 
 
 def make_step(
@@ -70,12 +90,69 @@ def make_step(
 ) -> Step:
     """The function (state, data) -> (state, info) of one step.
 
-    It is pure: it may be compiled, scanned and vectorised over states. A step whose loss or update
-    is not finite leaves parameters and optimizer as they were and is marked as rejected.
+    It is pure: it may be compiled, scanned and vectorised over states. A step in which the loss,
+    the gradient, the metric, the update or the optimizer's new state is not finite leaves
+    parameters and optimizer as they were, but for the damping, and is marked as rejected.
     """
-    optimizer = optax.with_extra_args_support(optimizer)
+    attempt = _make_attempt(problem, optimizer, objective, batches)
 
     def step(state: TrainState, data: AbstractData) -> tuple[TrainState, StepInfo]:
+        new = attempt(state, data)
+        trouble = Trouble(
+            trouble_in_loss(
+                new.objective_key, problem, objective, state.params, new.batch, new.estimate.loss
+            ),
+            Findings.in_tree("gradient", new.gradient),
+            findings_in(new.optimizer),
+            Findings.in_tree("update", new.params),
+            trouble_in_optimizer(new.optimizer, state.optimizer),
+        )
+        rejected = trouble.rejects(new.estimate.loss)
+        keep = lambda now, before: jnp.where(rejected, before, now)
+        next_state = TrainState(
+            state.step + 1,
+            jax.tree.map(keep, new.params, state.params),
+            jax.tree.map(keep, new.optimizer, after_rejection(state.optimizer)),
+            new.order,
+            state.rng_key,
+            state.rejected + rejected,
+            jnp.where(rejected, state.rejected_in_a_row + 1, 0),
+        )
+        info = StepInfo(new.estimate.loss, new.estimate.standard_error, rejected, trouble)
+        return next_state, info
+
+    return step
+
+
+def make_bare_step(
+    problem: Problem,
+    optimizer: optax.GradientTransformation,
+    objective: ELBO,
+    batches: Batches,
+) -> Step:
+    """`make_step` without a look at whether anything is finite, and without its cost."""
+    attempt = _make_attempt(problem, optimizer, objective, batches)
+
+    def step(state: TrainState, data: AbstractData) -> tuple[TrainState, StepInfo]:
+        new = attempt(state, data)
+        next_state = state._replace(
+            step=state.step + 1, params=new.params, optimizer=new.optimizer, order=new.order
+        )
+        found = findings_in(new.optimizer).any
+        return next_state, StepInfo(new.estimate.loss, new.estimate.standard_error, found, None)
+
+    return step
+
+
+def _make_attempt(
+    problem: Problem,
+    optimizer: optax.GradientTransformation,
+    objective: ELBO,
+    batches: Batches,
+) -> Callable[[TrainState, AbstractData], _Attempt]:
+    optimizer = optax.with_extra_args_support(optimizer)
+
+    def attempt(state: TrainState, data: AbstractData) -> _Attempt:
         key = jax.random.fold_in(state.rng_key, state.step)
         objective_key, optimizer_key = jax.random.split(key)
         batch, order = batches.next(data, state.rng_key, state.step, state.order)
@@ -91,17 +168,7 @@ def make_step(
             rng_key=optimizer_key,
             full_params=state.params,
         )
-        sums = [jnp.sum(leaf) for leaf in jax.tree.leaves(updates)]
-        accepted = jnp.isfinite(estimate.loss) & jnp.isfinite(sum(sums))
-        keep = lambda new, old: jnp.where(accepted, new, old)
         moved = optax.apply_updates(state.params, updates)
-        next_state = TrainState(
-            state.step + 1,
-            jax.tree.map(keep, moved, state.params),
-            jax.tree.map(keep, optimizer_state, state.optimizer),
-            order,
-            state.rng_key,
-        )
-        return next_state, StepInfo(estimate.loss, estimate.standard_error, ~accepted)
+        return _Attempt(estimate, gradient, moved, optimizer_state, order, batch, objective_key)
 
-    return step
+    return attempt

@@ -12,13 +12,17 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from vpng.checks import damping_value, positive_integer
-from vpng.curvature import SolveInfo
+from vpng.curvature import Outcome, SolveInfo
 from vpng.curvature.base import no_info, relative_norm, solve_info
+from vpng.curvature.truncated import truncated_conjugate_gradient
 from vpng.errors import InputError, expected
+from vpng.findings import Findings
 from vpng.objective import ELBO, Reparameterised, Schedule
 from vpng.problem import Parameters, Problem, Site
 
 Product = Callable[[Parameters], Parameters]
+
+SOLVE = "solve with the curvature of the loss"
 
 
 class AbstractProduct(eqx.Module):
@@ -123,10 +127,11 @@ def _arrays(tree: PyTree) -> tuple[PyTree, PyTree]:
 
 
 class HessianFreeState(NamedTuple):
-    """Updates done and the diagnostics of the last solve."""
+    """Updates done, the diagnostics of the last solve and whether it was not finite."""
 
     step: Int[Array, ""]
     info: SolveInfo
+    findings: Findings
 
 
 def scale_by_hessian_free(
@@ -159,7 +164,7 @@ def scale_by_hessian_free(
         raise expected("objective.gradient", "Reparameterised()", objective.gradient)
 
     def init(params: Parameters) -> HessianFreeState:
-        return HessianFreeState(jnp.zeros((), jnp.int32), no_info(params))
+        return HessianFreeState(jnp.zeros((), jnp.int32), no_info(params), Findings.none([SOLVE]))
 
     def update(
         updates: Parameters,
@@ -190,66 +195,9 @@ def scale_by_hessian_free(
             iterations=iterations,
             converged=converged,
         )
-        direction = jnp.where(jnp.isfinite(jnp.sum(direction)), direction, 0.0).astype(flat.dtype)
-        return unravel(direction), HessianFreeState(state.step + 1, info)
+        finite = info.outcome != Outcome.not_finite
+        direction = jnp.where(finite, direction, 0.0).astype(flat.dtype)
+        findings = Findings.of([SOLVE], [~finite])
+        return unravel(direction), HessianFreeState(state.step + 1, info, findings)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def truncated_conjugate_gradient(
-    product: Callable[[Array], Array],
-    gradient: Float[Array, " P"],
-    *,
-    max_steps: int,
-    rtol: float,
-) -> tuple[Float[Array, " P"], Int[Array, ""], Array]:
-    """Conjugate gradients for H u = g that stop at negative curvature.
-
-    Started from zero every iterate u has g.u > 0, so each is a descent direction of the loss
-    whatever H is. If the first direction already curves down, the gradient itself is returned.
-
-    Returns:
-        The direction, the number of products, and whether the tolerance was reached.
-    """
-    tolerance = (rtol**2) * jnp.sum(gradient**2)
-
-    class Carry(NamedTuple):
-        solution: Array
-        residual: Array
-        search: Array
-        square: Array
-        count: Array
-        negative: Array
-
-    def going(carry: Carry) -> Array:
-        return (carry.count < max_steps) & ~(carry.square <= tolerance) & ~carry.negative
-
-    def step(carry: Carry) -> Carry:
-        image = product(carry.search)
-        curvature = jnp.sum(carry.search * image)
-        negative = ~(curvature > 0)
-        # A curvature that is not a number makes the solution so, and the caller says so.
-        alpha = jnp.where(curvature <= 0, 0.0, carry.square / curvature)
-        residual = carry.residual - alpha * image
-        square = jnp.sum(residual**2)
-        search = residual + square / carry.square * carry.search
-        return Carry(
-            carry.solution + alpha * carry.search,
-            residual,
-            search,
-            square,
-            carry.count + 1,
-            negative,
-        )
-
-    start = Carry(
-        jnp.zeros_like(gradient),
-        gradient,
-        gradient,
-        jnp.sum(gradient**2),
-        jnp.zeros((), jnp.int32),
-        jnp.zeros((), bool),
-    )
-    end = jax.lax.while_loop(going, step, start)
-    stuck = end.negative & (end.count == 1) & jnp.isfinite(jnp.sum(end.solution))
-    return jnp.where(stuck, gradient, end.solution), end.count, end.square <= tolerance

@@ -12,12 +12,14 @@ from vpng.curvature import AbstractCurvature, Outcome, SolveInfo, auto
 from vpng.curvature.base import no_info
 from vpng.damping import AbstractDamping, Situation, as_damping
 from vpng.errors import InputError, expected
+from vpng.findings import Findings
 from vpng.fisher import AbstractMetric, FisherOperator, Predictive, Variational
 from vpng.objective import Schedule
 from vpng.problem import Parameters, Problem
 from vpng.selection import Selection, unmasked, variational_part
 
 DEFAULT_DAMPING = 1e-3
+SOLVE = "solve with the metric"
 
 
 class PreconditionState(NamedTuple):
@@ -28,12 +30,14 @@ class PreconditionState(NamedTuple):
         curvature: what the curvature carries along.
         damping: what the damping rule carries along.
         info: diagnostics of the last solve.
+        findings: whether that was not finite.
     """
 
     step: Int[Array, ""]
     curvature: PyTree
     damping: PyTree
     info: SolveInfo
+    findings: Findings
 
 
 def precondition(
@@ -76,7 +80,11 @@ def precondition(
         _require_parameters(params)
         active = select(unmasked(params))
         return PreconditionState(
-            jnp.zeros((), jnp.int32), solver.init(active), rule.init(active), no_info(active)
+            jnp.zeros((), jnp.int32),
+            solver.init(active),
+            rule.init(active),
+            no_info(active),
+            Findings.none([SOLVE]),
         )
 
     def update(
@@ -123,7 +131,11 @@ def precondition(
             is_leaf=lambda node: node is None,
         )
         return preconditioned, PreconditionState(
-            state.step + 1, solution.state, damping_state, solution.info
+            state.step + 1,
+            solution.state,
+            damping_state,
+            solution.info,
+            Findings.of([SOLVE], [~finite]),
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
