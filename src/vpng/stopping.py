@@ -1,6 +1,7 @@
 """When to stop: the loss no longer improves by more than its own noise."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,21 @@ class Converged:
         finite_scalar("z", self.z, minimum=0.0, strict=False)
         if self.window < 8:
             raise expected("window", "at least 8 steps, for a standard error", self.window)
+
+    def reached_between(self, before: int, now: int, latest: Callable[[int], np.ndarray]) -> bool:
+        """Whether a window was completed between two steps, and the rule is met.
+
+        Args:
+            before: steps done at the test before.
+            now: steps done.
+            latest: a number -> the losses of so many steps up to now.
+        """
+        if before // self.window == now // self.window:
+            return False
+        # Whole windows alone: those of the steps after the last one are left out.
+        rest = now % self.window
+        losses = latest((self.patience + 1) * self.window + rest)
+        return self.reached(losses[: len(losses) - rest])
 
     def reached(self, losses: np.ndarray) -> bool:
         """Whether the losses so far, oldest first, have stopped improving."""

@@ -1,5 +1,6 @@
 """Training: the loop and its parts."""
 
+from vpng.training.checkpoint import Checkpoints, EverySeconds, EverySteps
 from vpng.training.data import AbstractData, Batches, InMemory
 from vpng.training.fit import fit
 from vpng.training.history import History, Record
@@ -9,6 +10,9 @@ from vpng.training.step import StepInfo, TrainState, init_state, make_step
 __all__ = [
     "AbstractData",
     "Batches",
+    "Checkpoints",
+    "EverySeconds",
+    "EverySteps",
     "FitResult",
     "History",
     "InMemory",

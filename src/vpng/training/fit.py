@@ -9,6 +9,8 @@ from jaxtyping import PRNGKeyArray, PyTree
 from vpng.distributed.layout import Layout
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem
+from vpng.stopping import Converged
+from vpng.training.checkpoint import Checkpoints
 from vpng.training.data import AbstractData
 from vpng.training.loop import Callback, FitResult, Loop, Metric, Readout, current
 from vpng.training.step import TrainState
@@ -25,10 +27,13 @@ def fit(
     objective: ELBO = ELBO(),
     batch_size: int | None = None,
     max_seconds: float | None = None,
+    stop: Converged | None = None,
     record_every: int = 100,
     metrics: Mapping[str, Metric] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
+    checkpoints: Checkpoints | None = None,
+    resume: bool = False,
     init_from: TrainState | None = None,
     readout: Readout = current,
     mesh: Mesh | Layout | None = None,
@@ -48,10 +53,17 @@ def fit(
         objective: particles, KL weight and gradient estimator.
         batch_size: data per step, shuffled every epoch; None for all.
         max_seconds: time for the steps, without compilation and evaluation.
+        stop: end when the loss no longer improves by more than its noise, and after the rule's own
+            `max_steps` in any case.
         record_every: steps in a chunk.
         metrics: functions (params, rng_key) -> scalar, compiled.
         callbacks: functions (record, state) -> True to stop.
         progress: whether to show a progress bar.
+        checkpoints: where to keep the state while running. SIGINT and SIGTERM then finish a chunk,
+            make a checkpoint and end the run; a second one interrupts at once.
+        resume: go on from the newest checkpoint that is whole, if there is any, to the same bits as
+            a run that was never stopped; `num_steps` and `max_seconds` count from its start.
+            Callbacks see the new records only.
         init_from: a state to go on from, instead of `params`.
         readout: which parameters of a state are measured and returned: `current`, or
             `iterate_averaged`.
@@ -78,5 +90,12 @@ def fit(
     )
     state = loop.init(params, rng_key) if init_from is None else init_from
     return loop.run(
-        state, num_steps, max_seconds=max_seconds, callbacks=callbacks, progress=progress
+        state,
+        num_steps,
+        max_seconds=max_seconds,
+        stop=stop,
+        callbacks=callbacks,
+        progress=progress,
+        checkpoints=checkpoints,
+        resume=resume,
     )

@@ -51,6 +51,16 @@ class History:
         """-ELBO per datum of every step."""
         return np.concatenate(self.losses) if self.losses else np.zeros(0)
 
+    def latest(self, count: int) -> np.ndarray:
+        """-ELBO per datum of the last `count` steps, or of all if there are fewer."""
+        parts, missing = [], count
+        for losses in reversed(self.losses):
+            if missing <= 0:
+                break
+            parts.append(losses[-missing:])
+            missing -= len(losses)
+        return np.concatenate(parts[::-1]) if parts else np.zeros(0)
+
     def to_dict(self) -> dict[str, list[float]]:
         """The records by column."""
         names = self.records[0].flat() if self.records else {}

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from enum import Enum
 from typing import NamedTuple
 
@@ -16,11 +17,15 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from vpng.checks import finite_scalar, positive_integer
 from vpng.distributed.layout import Layout, as_layout, compiled
 from vpng.errors import expected
+from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem, check_problem
+from vpng.stopping import Converged
+from vpng.training.checkpoint import Checkpoints, Keeper
 from vpng.training.data import AbstractData, Batches, as_data
 from vpng.training.history import History, Record
-from vpng.training.placed import placed
+from vpng.training.identity import Identity
+from vpng.training.placed import Placed, placed
 from vpng.training.progress import progress_bar
 from vpng.training.step import StepInfo, TrainState, init_state, make_step
 from vpng.transform.iterate_average import averaged
@@ -49,10 +54,16 @@ class StopReason(Enum):
     STEPS = "all steps were done"
     SECONDS = "the time was used up"
     CALLBACK = "a callback asked to stop"
+    CONVERGED = "the loss no longer improves by more than its noise"
+    INTERRUPTED = "a signal asked to stop; the checkpoint is the place to go on from"
     NOT_FINITE = (
         "step after step had a loss or an update that is not finite; the parameters are the last "
         "good ones. Lower the learning rate, raise the damping or look at the data"
     )
+
+
+_FINAL = (StopReason.CALLBACK, StopReason.NOT_FINITE, StopReason.CONVERGED)
+"""Endings that more steps or more time do not undo."""
 
 
 class FitResult(NamedTuple):
@@ -105,9 +116,16 @@ class Loop:
             raise expected("data", f"problem.num_data = {problem.num_data} data", len(self._data))
         self._batches = Batches(len(self._data), batch_size, self._data.num_blocks)
         self._optimizer = optimizer
+        self._about = {
+            "problem": problem,
+            "objective": objective,
+            "batches": self._batches,
+            "record_every": record_every,
+        }
         check_problem(problem, params, self._data.few())
         step = make_step(problem, optimizer, objective, self._batches)
         state = self.init(params, jax.random.key(0))
+        self._step = step
         self._chunk = _compile_chunk(step, record_every, state, self._data, self._layout)
         whole = {} if self._layout is None else {"out_shardings": self._layout.everywhere}
         self._readout = jax.jit(readout, **whole)
@@ -126,8 +144,11 @@ class Loop:
         num_steps: int,
         *,
         max_seconds: float | None = None,
+        stop: Converged | None = None,
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
+        checkpoints: Checkpoints | None = None,
+        resume: bool = False,
     ) -> FitResult:
         """Go on from `state`; the arguments are those of `fit`.
 
@@ -137,19 +158,29 @@ class Loop:
         positive_integer("num_steps", num_steps)
         if max_seconds is not None:
             finite_scalar("max_seconds", max_seconds, minimum=0.0, strict=True)
+        if stop is not None:
+            num_steps = min(num_steps, stop.max_steps)
         last_step = min(int(state.step) + num_steps, np.iinfo(np.int32).max)
         state = self._placed(state)
-        history, seconds, barren = History(), 0.0, 0
-        reason = StopReason.STEPS
-        with progress_bar(num_steps, enabled=progress) as bar:
-            while int(state.step) < last_step:
+        history, seconds, barren, reason = History(), 0.0, 0, None
+        keeper = None if checkpoints is None else self._keeper(checkpoints, state, resume)
+        if keeper is not None and keeper.found is not None:
+            restored, history, seconds, ending = keeper.found
+            state, reason = self._placed(restored), None if ending is None else StopReason[ending]
+        if max_seconds is not None and seconds >= max_seconds:
+            reason = StopReason.SECONDS
+        signals = nullcontext(Interrupt()) if keeper is None else deferred_interrupts()
+        with signals as interrupt, progress_bar(num_steps, enabled=progress) as bar:
+            while reason is None and int(state.step) < last_step:
                 done = int(state.step)
                 started = time.perf_counter()
                 state, info = self._chunk(state, self._data, np.int32(last_step))
+                wait_for(info.loss)
                 jax.block_until_ready(state)
                 seconds += time.perf_counter() - started
-                count = int(state.step) - done
-                record = _record(int(state.step), seconds, info, count, self._measure(state))
+                step = int(state.step)
+                count = step - done
+                record = _record(step, seconds, info, count, self._measure(state))
                 history.records.append(record)
                 history.losses.append(np.asarray(info.loss)[:count])
                 bar.advance(count, record)
@@ -157,15 +188,35 @@ class Loop:
                 barren = barren + 1 if record.rejected == count else 0
                 if any(stops):
                     reason = StopReason.CALLBACK
-                elif barren >= MAX_REJECTED_CHUNKS or (barren and int(state.step) >= last_step):
+                elif barren >= MAX_REJECTED_CHUNKS or (barren and step >= last_step):
                     reason = StopReason.NOT_FINITE
+                elif stop is not None and stop.reached_between(done, step, history.latest):
+                    reason = StopReason.CONVERGED
                 elif max_seconds is not None and seconds >= max_seconds:
                     reason = StopReason.SECONDS
-                else:
-                    continue
-                break
+                elif step < last_step and interrupt:
+                    reason = StopReason.INTERRUPTED
+                if keeper is not None:
+                    keeper.note([record], history.losses[-1])
+                    if reason is not None or step >= last_step or keeper.due(step):
+                        ending = reason.name if reason in _FINAL else None
+                        keeper.save(step, self._whole(state), seconds, ending)
+        reason = reason or StopReason.STEPS
         _warn_of_rejections(history, reason)
         return FitResult(self._readout(state), state, history, reason)
+
+    def _keeper(self, checkpoints: Checkpoints, state: TrainState, resume: bool) -> Keeper:
+        data = self._data.data if isinstance(self._data, Placed) else self._data
+        about = {**self._about, "data": data}
+        identity = Identity.of(state, about, self._step, state, self._data)
+        keeper = Keeper(checkpoints, identity, self._whole(state), resume=resume)
+        if keeper.found is None:
+            # The first one shows that the others can be written too.
+            keeper.write(int(state.step), self._whole(state), 0.0)
+        return keeper
+
+    def _whole(self, state: TrainState) -> TrainState:
+        return state if self._layout is None else self._layout.gathered(state)
 
 
 def _warn_of_rejections(history: History, reason: StopReason) -> None:
