@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from vpng.checks import positive_integer
 from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, solve_info
 from vpng.errors import expected
+from vpng.findings import Findings, joined
 from vpng.kronecker.averages import Averages
 from vpng.kronecker.factor_damping import (
     AbstractFactorDamping,
@@ -22,8 +23,11 @@ from vpng.kronecker.factor_damping import (
 )
 from vpng.kronecker.inverses import DampedFactor
 from vpng.kronecker.matrices import AbstractMatrix, AbstractRank, FullRank, inverse_root
+from vpng.kronecker.repair import factor_findings, inverted_or_repaired
 from vpng.kronecker.statistics import Statistics, part, statistics, zero_statistics
 from vpng.kronecker.structure import Structure, by_path, with_leaves
+
+INVERSES = "inverses of the damped Fisher factors"
 
 
 class Inverses(NamedTuple):
@@ -49,13 +53,21 @@ class KroneckerState(NamedTuple):
         step: solves done.
         averages: of the statistics.
         inverses: as last refreshed.
+        repairs: what the last refresh took, see `vpng.curvature.base.FALLBACKS`.
         failed: whether the last direction was not finite.
+        findings: the statistics of this step that were not finite, and whether the inverses were.
     """
 
     step: Int[Array, ""]
     averages: Averages
     inverses: Inverses
+    repairs: Int[Array, ""]
     failed: Bool[Array, ""]
+    findings: Findings
+
+    def after_rejection(self) -> "KroneckerState":
+        """With inverses that are due for a refresh, by then with more damping."""
+        return self._replace(failed=jnp.ones((), bool))
 
 
 def _checked(structure: Structure) -> Structure:
@@ -126,7 +138,9 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
             lambda: self._inverted(structure, averages.current, jnp.ones_like(averages.weight))
         )
         inverses = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return KroneckerState(jnp.zeros((), jnp.int32), averages, inverses, jnp.asarray(False))
+        zero = jnp.zeros((), jnp.int32)
+        findings = Findings.none([*factor_findings(averages.sums).parts, INVERSES])
+        return KroneckerState(zero, averages, inverses, zero, jnp.asarray(False), findings)
 
     def solve(
         self,
@@ -138,28 +152,40 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
         structure = self.structure.restricted(gradient)
         mu = jnp.asarray(damping, state.averages.weight.dtype)
 
-        def looked() -> Averages:
+        def looked() -> tuple[Averages, Findings]:
             new = statistics(
                 structure,
                 metric(),
                 couplings=self.couples,
                 diagonal_outputs=self.diagonal_outputs,
             )
-            return state.averages.updated(new, self.decay)
+            return state.averages.updated(new, self.decay), factor_findings(new)
 
-        averages = jax.lax.cond(
-            state.step % self.statistics_period == 0, looked, lambda: state.averages
-        )
-        inverses = jax.lax.cond(
+        def not_looked() -> tuple[Averages, Findings]:
+            return state.averages, Findings.none(factor_findings(state.averages.sums).parts)
+
+        averages, found = jax.lax.cond(state.step % self.statistics_period == 0, looked, not_looked)
+        inverses, inverted, repairs = jax.lax.cond(
             (state.step % self.inverse_period == 0) | state.failed,
-            lambda: self._inverted(structure, averages.current, mu),
-            lambda: state.inverses,
+            lambda: inverted_or_repaired(
+                lambda seen, more: self._inverted(structure, seen, more),
+                averages.current,
+                mu,
+                state.inverses,
+            ),
+            lambda: (state.inverses, jnp.ones((), bool), state.repairs),
         )
         direction = self._direction(structure, inverses, gradient)
         flat, _ = ravel_pytree(direction)
-        info = solve_info(flat, 0.0, condition=inverses.condition)
-        failed = jnp.logical_not(jnp.isfinite(jnp.sum(flat)))
-        return Solution(direction, KroneckerState(state.step + 1, averages, inverses, failed), info)
+        residual = jnp.where(inverted, 0.0, jnp.nan)
+        info = solve_info(flat, residual, condition=inverses.condition, fallbacks=repairs)
+        failed = ~(jnp.isfinite(jnp.sum(flat)) & inverted)
+        findings = joined([found, Findings.of([INVERSES], [~inverted])])
+        return Solution(
+            direction,
+            KroneckerState(state.step + 1, averages, inverses, repairs, failed, findings),
+            info,
+        )
 
     def _inverted(
         self, structure: Structure, statistics: Statistics, damping: Float[Array, ""]

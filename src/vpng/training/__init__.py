@@ -3,6 +3,7 @@
 from vpng.training.checkpoint import Checkpoints, EverySeconds, EverySteps
 from vpng.training.data import AbstractData, Batches, InMemory
 from vpng.training.fit import fit
+from vpng.training.guard import Guard, Trouble
 from vpng.training.history import History, Record
 from vpng.training.loop import FitResult, Loop, StopReason, current, iterate_averaged
 from vpng.training.step import StepInfo, TrainState, init_state, make_step
@@ -14,6 +15,7 @@ __all__ = [
     "EverySeconds",
     "EverySteps",
     "FitResult",
+    "Guard",
     "History",
     "InMemory",
     "Loop",
@@ -21,6 +23,7 @@ __all__ = [
     "StepInfo",
     "StopReason",
     "TrainState",
+    "Trouble",
     "current",
     "fit",
     "init_state",

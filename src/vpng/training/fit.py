@@ -12,6 +12,7 @@ from vpng.problem import Parameters, Problem
 from vpng.stopping import Converged
 from vpng.training.checkpoint import Checkpoints
 from vpng.training.data import AbstractData
+from vpng.training.guard import Guard
 from vpng.training.loop import Callback, FitResult, Loop, Metric, Readout, current
 from vpng.training.step import TrainState
 
@@ -36,6 +37,7 @@ def fit(
     resume: bool = False,
     init_from: TrainState | None = None,
     readout: Readout = current,
+    guard: Guard | None = Guard(),
     mesh: Mesh | Layout | None = None,
 ) -> FitResult:
     """Minimise the loss of `problem` on `data`.
@@ -67,6 +69,7 @@ def fit(
         init_from: a state to go on from, instead of `params`.
         readout: which parameters of a state are measured and returned: `current`, or
             `iterate_averaged`.
+        guard: drops steps that are not finite and stops when nothing else is left; None for none.
         mesh: devices among which every batch is divided, of this process or of many; a `Layout` to
             divide the parameters too. The result is the same up to rounding.
 
@@ -86,6 +89,7 @@ def fit(
         record_every=record_every,
         metrics=metrics,
         readout=readout,
+        guard=guard,
         mesh=mesh,
     )
     state = loop.init(params, rng_key) if init_from is None else init_from

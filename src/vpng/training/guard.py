@@ -112,7 +112,7 @@ def trouble_in_optimizer(new: PyTree, old: PyTree) -> Findings:
     )
 
 
-def is_clean(
+def finite_throughout(
     losses: Float[Array, " k"],
     found: Bool[Array, " k"],
     params: Parameters,

@@ -17,6 +17,7 @@ class Record:
         standard_error: of that mean, from the spread of the steps.
         rejected: steps dropped since the record before.
         metrics: the chosen metrics at the current parameters.
+        cause: what was not finite in the first of the dropped steps, and its number.
     """
 
     iteration: int
@@ -25,10 +26,12 @@ class Record:
     standard_error: float
     rejected: int
     metrics: dict[str, float]
+    cause: str = ""
 
     def flat(self) -> dict[str, float]:
         """All numbers under one level of names."""
         values: dict[str, Any] = vars(self).copy()
+        del values["cause"]
         return {**values.pop("metrics"), **values}
 
 

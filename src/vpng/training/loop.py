@@ -1,6 +1,5 @@
 """A compiled loop: many steps in one program, run as often as one likes."""
 
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -8,7 +7,6 @@ from enum import Enum
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -17,25 +15,25 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from vpng.checks import finite_scalar, positive_integer
 from vpng.distributed.layout import Layout, as_layout, compiled
 from vpng.errors import expected
-from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
+from vpng.interrupts import Interrupt, deferred_interrupts
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem, check_problem
 from vpng.stopping import Converged
 from vpng.training.checkpoint import Checkpoints, Keeper
+from vpng.training.chunks import Chunks
 from vpng.training.data import AbstractData, Batches, as_data
+from vpng.training.guard import Guard
 from vpng.training.history import History, Record
 from vpng.training.identity import Identity
 from vpng.training.placed import Placed, placed
 from vpng.training.progress import progress_bar
-from vpng.training.step import StepInfo, TrainState, init_state, make_step
+from vpng.training.step import StepInfo, TrainState, init_state
 from vpng.transform.iterate_average import averaged
 
 Metric = Callable[[Parameters, PRNGKeyArray], Array]
 Callback = Callable[[Record, TrainState], bool | None]
 
 Readout = Callable[[TrainState], Parameters]
-
-MAX_REJECTED_CHUNKS = 3
 
 
 def current(state: TrainState) -> Parameters:
@@ -57,8 +55,8 @@ class StopReason(Enum):
     CONVERGED = "the loss no longer improves by more than its noise"
     INTERRUPTED = "a signal asked to stop; the checkpoint is the place to go on from"
     NOT_FINITE = (
-        "step after step had a loss or an update that is not finite; the parameters are the last "
-        "good ones. Lower the learning rate, raise the damping or look at the data"
+        "step after step had something that is not finite; the parameters are the last good ones. "
+        "Lower the learning rate, raise the damping, look at the data or use float64"
     )
 
 
@@ -81,6 +79,11 @@ class FitResult(NamedTuple):
     history: History
     stop_reason: StopReason
 
+    @property
+    def causes(self) -> list[str]:
+        """What was not finite, and when: of each record with dropped steps the first."""
+        return [record.cause for record in self.history.records if record.cause]
+
 
 class Loop:
     """Training compiled for one problem, optimizer and shape of data.
@@ -102,6 +105,7 @@ class Loop:
         record_every: int = 100,
         metrics: Mapping[str, Metric] | None = None,
         readout: Readout = current,
+        guard: Guard | None = Guard(),
         mesh: Mesh | Layout | None = None,
     ) -> None:
         """Check and compile; the arguments are those of `fit`.
@@ -123,10 +127,18 @@ class Loop:
             "record_every": record_every,
         }
         check_problem(problem, params, self._data.few())
-        step = make_step(problem, optimizer, objective, self._batches)
         state = self.init(params, jax.random.key(0))
-        self._step = step
-        self._chunk = _compile_chunk(step, record_every, state, self._data, self._layout)
+        self._chunks = Chunks(
+            problem,
+            optimizer,
+            objective,
+            self._batches,
+            guard=guard,
+            length=record_every,
+            state=state,
+            data=self._data,
+            layout=self._layout,
+        )
         whole = {} if self._layout is None else {"out_shardings": self._layout.everywhere}
         self._readout = jax.jit(readout, **whole)
         self._measure = _compile_metrics(metrics or {}, state, readout, self._layout)
@@ -162,7 +174,7 @@ class Loop:
             num_steps = min(num_steps, stop.max_steps)
         last_step = min(int(state.step) + num_steps, np.iinfo(np.int32).max)
         state = self._placed(state)
-        history, seconds, barren, reason = History(), 0.0, 0, None
+        history, seconds, reason = History(), 0.0, None
         keeper = None if checkpoints is None else self._keeper(checkpoints, state, resume)
         if keeper is not None and keeper.found is not None:
             restored, history, seconds, ending = keeper.found
@@ -173,11 +185,8 @@ class Loop:
         with signals as interrupt, progress_bar(num_steps, enabled=progress) as bar:
             while reason is None and int(state.step) < last_step:
                 done = int(state.step)
-                started = time.perf_counter()
-                state, info = self._chunk(state, self._data, np.int32(last_step))
-                wait_for(info.loss)
-                jax.block_until_ready(state)
-                seconds += time.perf_counter() - started
+                state, info, spent = self._chunks.run(state, self._data, last_step)
+                seconds += spent
                 step = int(state.step)
                 count = step - done
                 record = _record(step, seconds, info, count, self._measure(state))
@@ -185,10 +194,9 @@ class Loop:
                 history.losses.append(np.asarray(info.loss)[:count])
                 bar.advance(count, record)
                 stops = [bool(callback(record, state)) for callback in callbacks]
-                barren = barren + 1 if record.rejected == count else 0
                 if any(stops):
                     reason = StopReason.CALLBACK
-                elif barren >= MAX_REJECTED_CHUNKS or (barren and step >= last_step):
+                elif self._hopeless(state, record.rejected == count and step >= last_step):
                     reason = StopReason.NOT_FINITE
                 elif stop is not None and stop.reached_between(done, step, history.latest):
                     reason = StopReason.CONVERGED
@@ -205,10 +213,14 @@ class Loop:
         _warn_of_rejections(history, reason)
         return FitResult(self._readout(state), state, history, reason)
 
+    def _hopeless(self, state: TrainState, ends_so: bool) -> bool:
+        guard, in_a_row = self._chunks.guard, int(state.rejected_in_a_row)
+        return guard is not None and (ends_so or in_a_row >= guard.max_rejections)
+
     def _keeper(self, checkpoints: Checkpoints, state: TrainState, resume: bool) -> Keeper:
         data = self._data.data if isinstance(self._data, Placed) else self._data
         about = {**self._about, "data": data}
-        identity = Identity.of(state, about, self._step, state, self._data)
+        identity = Identity.of(state, about, self._chunks.step, state, self._data)
         keeper = Keeper(checkpoints, identity, self._whole(state), resume=resume)
         if keeper.found is None:
             # The first one shows that the others can be written too.
@@ -223,38 +235,11 @@ def _warn_of_rejections(history: History, reason: StopReason) -> None:
     rejected = sum(record.rejected for record in history.records)
     if rejected:
         steps = len(history.step_losses)
-        end = f"; stopped: {reason.value}." if reason is StopReason.NOT_FINITE else "."
-        message = f"vpng: {rejected} of {steps} steps were not finite and were dropped{end}"
+        first = next((record.cause for record in history.records if record.cause), "")
+        end = f". Stopped: {reason.value}." if reason is StopReason.NOT_FINITE else "."
+        named = f", first: {first}" if first else ""
+        message = f"vpng: {rejected} of {steps} steps were not finite and were dropped{named}{end}"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-
-def _compile_chunk(
-    step: Callable[[TrainState, AbstractData], tuple[TrainState, StepInfo]],
-    length: int,
-    state: TrainState,
-    data: AbstractData,
-    layout: Layout | None,
-) -> Callable[[TrainState, AbstractData, np.int32], tuple[TrainState, StepInfo]]:
-    _, shapes = jax.eval_shape(step, state, data)
-    empty = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
-
-    def chunk(
-        state: TrainState, data: AbstractData, last_step: Array
-    ) -> tuple[TrainState, StepInfo]:
-        # One program for every chunk, the last and shorter one too: the number of steps is traced.
-        def body(position: Array, carry: tuple[TrainState, StepInfo]) -> tuple:
-            state, infos = carry
-            state, info = step(state, data)
-            state = state if layout is None else layout.pin(state)
-            return state, jax.tree.map(lambda all_, one: all_.at[position].set(one), infos, info)
-
-        count = jnp.minimum(length, last_step - state.step)
-        return jax.lax.fori_loop(0, count, body, (state, empty))
-
-    def results(layout: Layout, shapes: tuple[TrainState, StepInfo]) -> tuple:
-        return layout.state_shardings(shapes[0]), layout.everywhere
-
-    return compiled(layout, chunk, state, data, np.int32(0), results=results)
 
 
 def _compile_metrics(
@@ -281,4 +266,8 @@ def _record(
     kept = losses[~rejected]
     loss = float(kept.mean()) if kept.size else float("nan")
     error = float(kept.std(ddof=1) / np.sqrt(kept.size)) if kept.size > 1 else float("inf")
-    return Record(iteration, seconds, loss, error, int(rejected.sum()), metrics)
+    cause = ""
+    if info.trouble is not None and rejected.any():
+        first = int(rejected.argmax())
+        cause = f"{info.trouble.words((first,))} at step {iteration - count + first + 1}"
+    return Record(iteration, seconds, loss, error, int(rejected.sum()), metrics, cause)
