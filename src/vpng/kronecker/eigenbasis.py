@@ -19,11 +19,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
 from vpng.errors import InputError, expected
+from vpng.findings import Findings, all_finite, joined
 from vpng.fisher import AbstractMetric, Predictive, Probed
 from vpng.kronecker.inverses import eigendecompositions
 from vpng.kronecker.statistics import Factors, statistics
 from vpng.kronecker.structure import Layer, Structure, by_path, with_leaves
 from vpng.problem import Parameters, Problem
+
+BASES = "eigenvectors of the Fisher factors"
 
 Coordinates = dict[str, Float[Array, "..."]]
 
@@ -135,6 +138,7 @@ class EigenbasisState(NamedTuple):
         bases: the bases in use, by layer.
         next_turn: the step of the next turn.
         rule: the rule's state, in the coordinates of the bases.
+        findings: the factors of this step that were not finite, and whether the bases were.
     """
 
     step: Int[Array, ""]
@@ -142,6 +146,7 @@ class EigenbasisState(NamedTuple):
     bases: dict[str, Basis]
     next_turn: Int[Array, ""]
     rule: PyTree
+    findings: Findings
 
 
 def in_eigenbasis(
@@ -239,7 +244,8 @@ def in_eigenbasis(
         bases = jax.tree.map(lambda leaf: jnp.eye(*leaf.shape, dtype=leaf.dtype), shapes)
         bases = {**bases, **fixed}
         zero = jnp.zeros((), jnp.int32)
-        return EigenbasisState(zero, factors, bases, zero, rule.init(into(bases, params)))
+        findings = Findings.none([*_findings(factors).parts, BASES])
+        return EigenbasisState(zero, factors, bases, zero, rule.init(into(bases, params)), findings)
 
     def update(
         updates: Parameters,
@@ -255,36 +261,57 @@ def in_eigenbasis(
             raise InputError("params: expected the current parameters, got None.")
         first = state.step == 0
 
-        def look() -> dict[str, Basis]:
+        def look() -> tuple[dict[str, Basis], Findings]:
             new = chosen_factors(
                 source.factors(problem, structure, params, updates, batch, rng_key)
             )
+            found = _findings(new)
             mixed = jax.tree.map(
                 lambda old, now: jnp.where(first, now, decay * old + (1 - decay) * now),
                 state.factors,
                 new,
             )
-            finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(mixed)]).all()
-            return jax.tree.map(lambda a, b: jnp.where(finite, a, b), mixed, state.factors)
+            kept = lambda old, now: jnp.where(found.any, old, now)
+            return jax.tree.map(kept, state.factors, mixed), found
+
+        def not_looked() -> tuple[dict[str, Basis], Findings]:
+            return state.factors, Findings.none(_findings(state.factors).parts)
 
         looked = state.step % statistics_period == 0
-        factors = jax.lax.cond(looked, look, lambda: state.factors) if moving else state.factors
+        factors, found = jax.lax.cond(looked, look, not_looked) if moving else not_looked()
 
-        def turn() -> tuple[dict[str, Basis], PyTree]:
+        def turn() -> tuple[dict[str, Basis], PyTree, Array]:
             bases = bases_of(factors)
-            return bases, _turned(state.rule, state.bases, bases)
+            finite = ~Findings.in_tree(BASES, bases).any
+            turned = bases, _turned(state.rule, state.bases, bases)
+            kept = lambda old, now: jnp.where(finite, now, old)
+            return *jax.tree.map(kept, (state.bases, state.rule), turned), finite
 
-        bases, rule_state = jax.lax.cond(
-            looked & (state.step >= state.next_turn), turn, lambda: (state.bases, state.rule)
+        bases, rule_state, finite = jax.lax.cond(
+            looked & (state.step >= state.next_turn),
+            turn,
+            lambda: (state.bases, state.rule, jnp.ones((), bool)),
         )
+        findings = joined([found, Findings.of([BASES], [~finite])])
         gap = jnp.maximum(statistics_period, (patience * state.step).astype(jnp.int32))
         next_turn = jnp.where(state.step >= state.next_turn, state.step + gap, state.next_turn)
         scaled, rule_state = rule.update(into(bases, updates), rule_state, into(bases, params))
         return back(bases, scaled, updates), EigenbasisState(
-            state.step + 1, factors, bases, next_turn, rule_state
+            state.step + 1, factors, bases, next_turn, rule_state, findings
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _findings(factors: dict[str, Basis]) -> Findings:
+    """Which factors are not finite."""
+    sides = [
+        (f"Fisher factor {side} of {weight}", factor)
+        for weight, basis in sorted(factors.items())
+        for side, factor in zip("AG", basis, strict=True)
+        if factor is not None
+    ]
+    return Findings.of([name for name, _ in sides], [~all_finite(factor) for _, factor in sides])
 
 
 def leading_eigenvectors(factor: Float[Array, "n n"], rank: int) -> Float[Array, "n r"]:
