@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, pairwise
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +38,7 @@ class Task:
 
 
 def divided(tasks: Sequence[Task]) -> list[PyTree]:
-    """The results of all tasks: on one device done in turn, on a mesh each by one device.
-
-    On a mesh the results travel once, in an all-gather of as many equal parts as there are devices.
-    """
+    """The results of all tasks: on one device done in turn, on a mesh each by one device."""
     layout = active_layout()
     if layout is None or layout.num_devices == 1 or len(tasks) < 2:
         return [task.function(*task.operands) for task in tasks]
@@ -48,14 +46,11 @@ def divided(tasks: Sequence[Task]) -> list[PyTree]:
     shapes = [jax.eval_shape(partial(packed, task)) for task in tasks]
     sizes = [sum(leaf.size for leaf in jax.tree.leaves(shape)) for shape in shapes]
     shares = balanced([task.cost for task in tasks], layout.num_devices)
-    length = max(sum(sizes[i] for i in share) for share in shares)
-    sent = _everyone(layout, tasks, shares, length)
     results = {}
-    for device, share in enumerate(shares):
-        start = device * length
+    for share, flat in zip(shares, _shared(layout, tasks, shares, sizes), strict=True):
+        start = 0
         for i in share:
-            flat = sent[start : start + sizes[i]]
-            results[i] = tasks[i].unpack(_unravel(flat, shapes[i]))
+            results[i] = tasks[i].unpack(_unravel(flat[start : start + sizes[i]], shapes[i]))
             start += sizes[i]
     return [results[i] for i in range(len(tasks))]
 
@@ -71,29 +66,42 @@ def balanced(costs: Sequence[float], count: int) -> list[list[int]]:
     return shares
 
 
-def _everyone(
-    layout: Layout, tasks: Sequence[Task], shares: list[list[int]], length: int
-) -> Float[Array, " total"]:
-    """The packed results of every device's share, one after the other."""
+def _shared(
+    layout: Layout, tasks: Sequence[Task], shares: list[list[int]], sizes: Sequence[int]
+) -> list[Float[Array, " size"]]:
+    """The packed results of every share, on all devices.
+
+    Shares differ in length. Each is cut into as many pieces as there are devices, and every device
+    gets one piece of each (all-to-all, as much as the longest share); then all pieces go to all
+    (all-gather, as much as all shares together).
+    """
+    count = layout.num_devices
+    widths = [-(-sum(sizes[i] for i in share) // count) for share in shares]
     operands = tuple(task.operands for task in tasks)
     dtype = jnp.result_type(*jax.tree.leaves(operands))
 
-    def work(share: list[int], operands: tuple) -> Array:
+    def work(share: list[int], operands: tuple) -> Float[Array, "devices width"]:
         results = [tasks[i].pack(tasks[i].function(*operands[i])) for i in share]
         flat = ravel_pytree(results)[0].astype(dtype) if results else jnp.zeros(0, dtype)
-        return jnp.pad(flat, (0, length - flat.size))
+        pieces = jnp.pad(flat, (0, -flat.size % count)).reshape(count, -1)
+        return jnp.pad(pieces, ((0, 0), (0, max(widths) - pieces.shape[1])))
 
     # A device without a share has nothing to do.
     branches = [partial(work, share) for share in [*shares, []]]
 
-    def on_device(operands: tuple) -> Array:
+    def on_device(operands: tuple) -> Float[Array, "devices total"]:
         mine = jnp.minimum(jax.lax.axis_index(layout.axes), len(shares))
-        return jax.lax.all_gather(jax.lax.switch(mine, branches, operands), layout.axes, tiled=True)
+        pieces = jax.lax.switch(mine, branches, operands)
+        received = jax.lax.all_to_all(pieces, layout.axes, 0, 0, tiled=True)
+        used = [received[owner, :width] for owner, width in enumerate(widths)]
+        return jax.lax.all_gather(jnp.concatenate(used), layout.axes)
 
     whole = PartitionSpec()
-    return jax.shard_map(
+    everything = jax.shard_map(
         on_device, mesh=layout.mesh, in_specs=(whole,), out_specs=whole, check_vma=False
     )(operands)
+    ends = list(accumulate(widths, initial=0))
+    return [everything[:, start:end].reshape(-1) for start, end in pairwise(ends)]
 
 
 def _unravel(flat: Float[Array, " size"], shapes: PyTree) -> PyTree:

@@ -6,35 +6,34 @@ from jaxtyping import Array, Float
 
 from vpng.distributed.layout import active_layout
 
-SMALLEST_BLOCK = 32
-DEPTH = 3
 
-
-def gram(vectors: Float[Array, "... n"]) -> Float[Array, "n n"]:
+def gram(vectors: Float[Array, "... n"], num_data: int | None = None) -> Float[Array, "n n"]:
     """The sum of v v^T over all leading axes.
 
-    On a mesh those axes are divided, and every product of two vectors is summed over the devices:
-    the blocks below the diagonal are mirrored and not computed, which leaves 9/16 of them.
+    On a mesh each device sums over its own data, and only a triangle is added up over the devices.
+
+    Args:
+        vectors: one along the last axis.
+        num_data: the length of the axis that is divided on a mesh, if there is one.
     """
-    if active_layout() is None:
+    layout = active_layout()
+    if layout is None:
         flat = vectors.reshape(-1, vectors.shape[-1])
         return flat.T @ flat
-    return _upper(vectors, DEPTH)
+    size, axes = vectors.shape[-1], range(vectors.ndim - 1)
+    divided = [axis for axis in axes if vectors.shape[axis] == num_data]
+    if len(divided) != 1 or vectors.shape[divided[0]] % layout.num_devices:
+        return _product(vectors, tuple(axes), ())
+    (axis,) = divided
+    shape = list(vectors.shape)
+    shape[axis : axis + 1] = [layout.num_devices, shape[axis] // layout.num_devices]
+    own = tuple(other for other in range(len(shape) - 1) if other != axis)
+    parts = _product(vectors.reshape(shape), own, (axis,))
+    return mirrored(unpack(jnp.sum(jax.vmap(pack)(parts), axis=0), size))
 
 
-def _upper(vectors: Float[Array, "... n"], depth: int) -> Float[Array, "n n"]:
-    size = vectors.shape[-1]
-    if depth == 0 or size < 2 * SMALLEST_BLOCK:
-        return _product(vectors, vectors)
-    left, right = vectors[..., : size // 2], vectors[..., size // 2 :]
-    between = _product(left, right)
-    return jnp.block([[_upper(left, depth - 1), between], [between.T, _upper(right, depth - 1)]])
-
-
-def _product(left: Float[Array, "... n"], right: Float[Array, "... m"]) -> Float[Array, "n m"]:
-    """The sum of l r^T without a reshape, which would take apart axes that are divided."""
-    axes = tuple(range(left.ndim - 1))
-    return jax.lax.dot_general(left, right, ((axes, axes), ((), ())))
+def _product(vectors: Array, summed: tuple[int, ...], kept: tuple[int, ...]) -> Array:
+    return jax.lax.dot_general(vectors, vectors, ((summed, summed), (kept, kept)))
 
 
 def pack(upper: Float[Array, "n n"]) -> Float[Array, "h w"]:

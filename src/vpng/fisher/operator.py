@@ -58,6 +58,11 @@ class ByDatum(NamedTuple):
     rows: Callable[[PyTree, PyTree], Array]
     inputs: PyTree
 
+    @property
+    def num_data(self) -> int:
+        """The number of data."""
+        return jax.tree.leaves(self.inputs)[0].shape[0]
+
     def matrix(self, parameters: PyTree) -> Float[Array, "M P"]:
         """All rows, each differentiated alone: a batch costs as much as its data one by one."""
         flat, unravel = ravel_pytree(parameters)

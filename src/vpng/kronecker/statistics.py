@@ -84,6 +84,7 @@ def statistics(
     dtype = statistics_dtype(operator.parameters)
     uses = {layer.weight: traced.uses[layer.weight] for layer in structure.layers}
     rows, pull, activations = _taps(traced, operator, structure.diagonal)
+    size = None if operator.by_datum is None else operator.by_datum.num_data
     inputs = {
         layer.weight: [
             _homogeneous(layer, use, activations[use.position]).astype(dtype)
@@ -100,7 +101,7 @@ def statistics(
         }
         factors = {
             name: sum(
-                _outer(g, diagonal=diagonal_outputs and name in structure.outputs)
+                _outer(g, size, diagonal=diagonal_outputs and name in structure.outputs)
                 / use.product.num_positions
                 for g, use in zip(outputs[name], group, strict=True)
             )
@@ -111,7 +112,7 @@ def statistics(
 
     outputs, between_outputs, squares = _summed(backward, _separated(operator, rows), rows)
     layers = {
-        name: Factors(_input_factor(inputs[name], group), outputs[name])
+        name: Factors(_input_factor(inputs[name], group, size), outputs[name])
         for name, group in uses.items()
     }
     between_inputs = _between(structure, inputs, jnp.mean) if couplings else ()
@@ -203,16 +204,20 @@ def _homogeneous(layer: Layer, use: Use, activations: Array) -> Float[Array, "..
     return jnp.concatenate([inputs, ones], axis=-1)
 
 
-def _input_factor(inputs: list[Array], uses: tuple[Use, ...]) -> Float[Array, "n n"]:
+def _input_factor(
+    inputs: list[Array], uses: tuple[Use, ...], num_data: int | None
+) -> Float[Array, "n n"]:
     """The mean over the examples of all uses; the positions of a convolution are summed."""
     count = sum(
         prod(a.shape[:-1]) / use.product.num_positions for a, use in zip(inputs, uses, strict=True)
     )
-    return sum(_outer(a, diagonal=False) for a in inputs) / count
+    return sum(gram(a, num_data) for a in inputs) / count
 
 
-def _outer(vectors: Float[Array, "... n"], *, diagonal: bool) -> Array:
-    return jnp.sum(vectors**2, axis=tuple(range(vectors.ndim - 1))) if diagonal else gram(vectors)
+def _outer(vectors: Float[Array, "... n"], num_data: int | None, *, diagonal: bool) -> Array:
+    if diagonal:
+        return jnp.sum(vectors**2, axis=tuple(range(vectors.ndim - 1)))
+    return gram(vectors, num_data)
 
 
 def _between(

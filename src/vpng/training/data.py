@@ -134,7 +134,7 @@ class Batches(eqx.Module):
         bits = jax.vmap(lambda key: jax.random.bits(key, (longest,), jnp.uint32))(keys)
         short = self.num_data % self.num_blocks
         is_short = (jnp.arange(self.num_blocks) >= short) & (short > 0)
-        last = jnp.where(is_short, np.iinfo(np.uint32).max, bits[:, -1])
+        last = jnp.where(is_short, np.uint32(np.iinfo(np.uint32).max), bits[:, -1])
         return jnp.argsort(bits.at[:, -1].set(last), axis=1, stable=True)
 
 
