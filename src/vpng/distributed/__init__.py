@@ -1,6 +1,7 @@
 """Past one device and one machine, on JAX's own runtime."""
 
 from vpng.distributed.divided import Task, divided
+from vpng.distributed.faults import LostProcessError
 from vpng.distributed.layout import (
     AbstractPlacement,
     Layout,
@@ -9,14 +10,19 @@ from vpng.distributed.layout import (
     active_layout,
     make_mesh,
 )
+from vpng.distributed.processes import agree, is_first, join
 
 __all__ = [
     "AbstractPlacement",
     "Layout",
+    "LostProcessError",
     "Replicated",
     "Sharded",
     "Task",
     "active_layout",
+    "agree",
     "divided",
+    "is_first",
+    "join",
     "make_mesh",
 ]

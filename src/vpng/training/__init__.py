@@ -1,5 +1,6 @@
 """Training: the loop and its parts."""
 
+from vpng.training.blocks import Blocks
 from vpng.training.checkpoint import Checkpoints, EverySeconds, EverySteps
 from vpng.training.data import AbstractData, Batches, InMemory
 from vpng.training.fit import fit
@@ -11,6 +12,7 @@ from vpng.training.step import StepInfo, TrainState, init_state, make_step
 __all__ = [
     "AbstractData",
     "Batches",
+    "Blocks",
     "Checkpoints",
     "EverySeconds",
     "EverySteps",

@@ -13,7 +13,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from vpng.checks import finite_scalar, positive_integer
+from vpng.distributed.faults import stopping_if_lost
 from vpng.distributed.layout import Layout, as_layout, compiled
+from vpng.distributed.processes import agreed, is_first
 from vpng.errors import expected
 from vpng.interrupts import Interrupt, deferred_interrupts
 from vpng.objective import ELBO
@@ -182,7 +184,8 @@ class Loop:
         if max_seconds is not None and seconds >= max_seconds:
             reason = StopReason.SECONDS
         signals = nullcontext(Interrupt()) if keeper is None else deferred_interrupts()
-        with signals as interrupt, progress_bar(num_steps, enabled=progress) as bar:
+        shown = progress_bar(num_steps, enabled=progress and is_first())
+        with stopping_if_lost(), signals as interrupt, shown as bar:
             while reason is None and int(state.step) < last_step:
                 done = int(state.step)
                 state, info, spent = self._chunks.run(state, self._data, last_step)
@@ -204,6 +207,7 @@ class Loop:
                     reason = StopReason.SECONDS
                 elif step < last_step and interrupt:
                     reason = StopReason.INTERRUPTED
+                reason = agreed(reason, tuple(StopReason))
                 if keeper is not None:
                     keeper.note([record], history.losses[-1])
                     if reason is not None or step >= last_step or keeper.due(step):
