@@ -113,8 +113,8 @@ def _environment() -> dict[str, Any]:
     return {
         "vpng": __version__,
         **versions,
-        "float64": bool(jax.config.read("jax_enable_x64")),
-        "random numbers independent of sharding": jax.config.read("jax_threefry_partitionable"),
+        "float64": bool(jax.config.jax_enable_x64),
+        "random numbers independent of sharding": bool(jax.config.jax_threefry_partitionable),
     }
 
 

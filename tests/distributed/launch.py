@@ -1,0 +1,88 @@
+"""Starts `worker.py` in processes of their own."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+WORKER = Path(__file__).with_name("worker.py")
+
+
+def launch(*arguments: str) -> subprocess.Popen:
+    """A worker, its output and errors captured."""
+    clean = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    return subprocess.Popen(
+        [sys.executable, str(WORKER), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean,
+    )
+
+
+def launch_processes(
+    count: int, *arguments: str, own: Mapping[int, tuple[str, ...]] = MappingProxyType({})
+) -> list[subprocess.Popen]:
+    """`count` workers that join each other on this machine, some with arguments of their own."""
+    where = f"127.0.0.1:{free_port()}"
+    return [
+        launch(*_member(where, count, process), *arguments, *own.get(process, ()))
+        for process in range(count)
+    ]
+
+
+def _member(where: str, count: int, process: int) -> tuple[str, ...]:
+    return (
+        "--coordinator",
+        where,
+        "--num-processes",
+        str(count),
+        "--process-id",
+        str(process),
+    )
+
+
+def finished(worker: subprocess.Popen, seconds: float = 600.0) -> tuple[int, str, str]:
+    """Exit code, output and errors, in bounded time."""
+    try:
+        out, err = worker.communicate(timeout=seconds)
+    finally:
+        worker.kill()
+    return worker.returncode, out, err
+
+
+def result(worker: subprocess.Popen) -> dict:
+    """What the worker found."""
+    code, out, err = finished(worker)
+    assert code == 0, err[-3000:]
+    (line,) = [line for line in out.splitlines() if line.startswith("RESULT ")]
+    return json.loads(line.removeprefix("RESULT "))
+
+
+def wait_for_step(worker: subprocess.Popen, step: int) -> None:
+    """Read the worker's errors until it says that it has done so many steps."""
+    assert worker.stderr is not None
+    for line in worker.stderr:
+        words = line.split()
+        if words[:1] == ["step"] and int(words[1]) >= step:
+            return
+    raise AssertionError("the worker ended before that step")
+
+
+def seconds_until_end(worker: subprocess.Popen, limit: float) -> float:
+    """How long the worker goes on."""
+    began = time.monotonic()
+    worker.wait(timeout=limit)
+    return time.monotonic() - began
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
