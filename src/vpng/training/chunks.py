@@ -61,8 +61,9 @@ class Chunks:
         self.guard = guard
         self.step = make_bare_step(problem, optimizer, objective, batches)
         careful = make_step(problem, optimizer, objective, batches)
-        self._bare = _compile(self.step, length, state, data, layout)
-        self._compile_careful = lambda: _compile(careful, length, state, data, layout)
+        look = guard is not None
+        self._bare = _compile(self.step, length, state, data, layout, look=look)
+        self._compile_careful = lambda: _compile(careful, length, state, data, layout, look=False)
         self._careful: Program | None = None
 
     def run(self, state: TrainState, data: AbstractData, last_step: int) -> Chunk:
@@ -87,7 +88,13 @@ class Chunks:
 
 
 def _compile(
-    step: Step, length: int, state: TrainState, data: AbstractData, layout: Layout | None
+    step: Step,
+    length: int,
+    state: TrainState,
+    data: AbstractData,
+    layout: Layout | None,
+    *,
+    look: bool,
 ) -> Program:
     _, shapes = jax.eval_shape(step, state, data)
     empty = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
@@ -104,7 +111,7 @@ def _compile(
 
         count = jnp.minimum(length, last_step - state.step)
         new, infos = jax.lax.fori_loop(0, count, body, (state, empty))
-        return new, infos, _clean(infos, new, state)
+        return new, infos, _clean(infos, new, state) if look else jnp.ones((), bool)
 
     def results(layout: Layout, shapes: tuple[TrainState, StepInfo, Array]) -> tuple:
         return layout.state_shardings(shapes[0]), layout.everywhere, layout.everywhere

@@ -91,9 +91,13 @@ def trouble_in_loss(
             ]
         )
 
-    drawn = jax.vmap(one)(keys)
-    some = Findings(jnp.any(drawn.flags, axis=0), drawn.parts)
-    return joined([some, Findings.of(["loss"], [~jnp.isfinite(loss)])])
+    parts = jax.eval_shape(one, keys[0]).parts
+    flags = jax.lax.cond(
+        jnp.isfinite(loss),
+        lambda: jnp.zeros((len(parts),), bool),
+        lambda: jnp.any(jax.vmap(one)(keys).flags, axis=0),
+    )
+    return joined([Findings(flags, parts), Findings.of(["loss"], [~jnp.isfinite(loss)])])
 
 
 def trouble_in_optimizer(new: PyTree, old: PyTree) -> Findings:

@@ -1,0 +1,231 @@
+"""What is not finite never enters a run, is called by its name, and ends a hopeless one."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import optax
+import pytest
+
+from vpng import InputError, LevenbergMarquardt, Parameters, Problem, optimizers
+from vpng.damping import LevenbergMarquardtState
+from vpng.findings import Findings
+from vpng.fisher import Predictive
+from vpng.kronecker import Kronecker, discover
+from vpng.training import Guard, Loop, StopReason
+from vpng.training.guard import after_rejection, trouble_in_optimizer
+
+NUM_DATA = 8
+
+
+class TwoSites(Problem):
+    """z_i ~ N(0, 1) seen twice: as a count and as a length; `lengths` is broken on demand."""
+
+    num_data: int = NUM_DATA
+    local: bool = True
+
+    def approximation(self, variational: Any, batch: Any) -> dist.Distribution:
+        hidden = jnp.tanh(batch["lengths"][:, None] @ variational["in"])
+        return dist.Normal((hidden @ variational["out"])[:, 0], 0.1)
+
+    def prior(self, model: Any, batch: Any) -> dist.Distribution:
+        return dist.Normal(jnp.zeros(batch["lengths"].shape), 1.0)
+
+    def likelihood(self, model: Any, latent: Any, batch: Any) -> Any:
+        # Beyond 1e4 the square overflows: what a datum off the scale does to a model.
+        length = jnp.square(batch["lengths"] * 1e16) * 1e-32 * latent
+        return {"counts": dist.Poisson(jnp.exp(latent)), "lengths": dist.Normal(length, 1.0)}
+
+    def observed(self, batch: Any) -> Any:
+        return batch
+
+
+def start() -> Parameters:
+    return Parameters({"in": jnp.full((1, 2), 0.3), "out": jnp.full((2, 1), 0.2)})
+
+
+def data(*, broken: bool) -> dict[str, np.ndarray]:
+    lengths = np.linspace(0.5, 1.5, NUM_DATA, dtype=np.float32)
+    lengths[3] = 1e5 if broken else 0.7
+    return {"counts": np.arange(NUM_DATA) % 3, "lengths": lengths}
+
+
+def spoilt(after: int, spoil) -> optax.GradientTransformation:
+    """A small gradient step, with `spoil` done to updates and state once `after` are done."""
+
+    def update(updates, state, params=None):
+        late = state["count"] >= after
+        small = jax.tree.map(lambda u: -0.01 * u, updates)
+        return spoil(late, small, {**state, "count": state["count"] + 1})
+
+    init = lambda params: {"count": jnp.zeros((), jnp.int32), "moment": jnp.zeros(2)}
+    return optax.GradientTransformation(init, update)
+
+
+def run(optimizer, *, num_steps=20, broken=False, **options):
+    options = {"record_every": 5, "batch_size": None, **options}
+    loop = Loop(TwoSites(), start(), data(broken=broken), optimizer, **options)
+    return loop.run(loop.init(start(), jax.random.key(0)), num_steps, progress=False)
+
+
+def finite(tree) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
+
+
+@pytest.fixture(scope="module")
+def one_bad_datum():
+    """Batches of two: one of the four batches of an epoch has the bad datum."""
+    with pytest.warns(RuntimeWarning) as caught:
+        result = run(
+            optimizers.gradient(0.01, rule=optax.scale_by_adam()), broken=True, batch_size=2
+        )
+    return result, str(caught[0].message)
+
+
+def test_a_bad_batch_is_dropped_and_the_rest_is_used(one_bad_datum):
+    result, _ = one_bad_datum
+    assert result.stop_reason is StopReason.STEPS
+    assert result.history.column("rejected").sum() == 5  # once an epoch
+    assert int(result.state.rejected) == 5
+    assert int(result.state.optimizer[1].count) == 15
+    assert finite((result.params, result.state.optimizer))
+    assert not np.allclose(result.params.variational["in"], 0.3)
+
+
+def test_the_site_is_named(one_bad_datum):
+    result, message = one_bad_datum
+    losses = result.history.step_losses
+    first = int(np.argmin(np.isfinite(losses))) + 1
+    assert result.causes[0] == f"log-likelihood of ['lengths'], loss at step {first}"
+    assert (
+        message
+        == f"vpng: 5 of 20 steps were not finite and were dropped, first: {result.causes[0]}."
+    )
+
+
+def nan_update(late, updates, state):
+    out = updates.variational["out"]
+    spoilt_out = jnp.where(late & (jnp.arange(2)[:, None] == 1), jnp.nan, out)
+    return Parameters({**updates.variational, "out": spoilt_out}), state
+
+
+def infinite_moment(late, updates, state):
+    return updates, {**state, "moment": jnp.where(late, jnp.inf, state["moment"])}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "cause"),
+    [
+        (nan_update, "update of variational['out'] at step 8"),
+        (infinite_moment, "optimizer['moment'] at step 8"),
+    ],
+)
+def test_a_rule_that_breaks_stops_the_run_with_the_last_good_state(spoil, cause):
+    with pytest.warns(RuntimeWarning, match="Stopped: .*last good ones.*learning rate"):
+        result = run(spoilt(7, spoil), num_steps=1000, guard=Guard(max_rejections=4))
+    assert result.stop_reason is StopReason.NOT_FINITE
+    # Seen at the end of the chunk in which the fourth in a row was dropped.
+    np.testing.assert_array_equal(result.history.column("rejected"), [0, 3, 5])
+    assert result.causes[0] == cause
+    assert result.history.records[0].cause == ""
+    assert int(result.state.rejected_in_a_row) == 8
+    good = run(spoilt(7, lambda late, updates, state: (updates, state)), num_steps=7)
+    for now, wanted in zip(
+        jax.tree.leaves((result.params, result.state.optimizer)),
+        jax.tree.leaves((good.params, good.state.optimizer)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(now, wanted, rtol=1e-6)
+
+
+def test_without_a_guard_nothing_is_dropped():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = run(spoilt(7, nan_update), num_steps=10, guard=None)
+    assert not finite(result.params)
+    assert result.stop_reason is StopReason.STEPS
+
+
+def test_a_fisher_that_is_not_finite_is_named_and_the_damping_rises():
+    """Factors of the broken batch: the loss is not finite either, so the damping is what shows."""
+    problem, params = TwoSites(), start()
+    few = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), data(broken=False))
+    metric = Predictive(num_particles=1)
+    structure = discover(problem, params, few, metric)
+    optimizer = optimizers.vpng(
+        problem,
+        0.1,
+        metric=metric,
+        curvature=Kronecker(structure, statistics_period=1, inverse_period=4),
+        damping=LevenbergMarquardt(initial=0.5, maximum=1e4),
+    )
+    with pytest.warns(RuntimeWarning, match="3 of 3 steps"):
+        result = run(optimizer, num_steps=3, broken=True)
+    state = result.state.optimizer[0]
+    assert float(state.damping.damping) == pytest.approx(0.5 * 5**3)
+    assert bool(state.curvature.failed)  # so that the inverses are made anew
+    assert int(state.curvature.step) == 0
+    assert finite(state.curvature.averages)
+    assert float(state.curvature.averages.weight) == 0.0
+
+
+class Edge(TwoSites):
+    """A likelihood with a finite density and gradient, but a Fisher that is not finite."""
+
+    def likelihood(self, model: Any, latent: Any, batch: Any) -> Any:
+        scale = 1e-20 * jnp.ones_like(latent)
+        counts = dist.Poisson(jnp.exp(latent))
+        still = jax.lax.stop_gradient(latent)
+        # Its observed value sits on its mean: the density is flat there, the Fisher 1 / scale^2.
+        return {"counts": counts, "lengths": dist.Normal(1e20 * (latent - still), scale)}
+
+    def observed(self, batch: Any) -> Any:
+        return {"counts": batch["counts"], "lengths": jnp.zeros(batch["lengths"].shape)}
+
+
+def test_a_factor_that_is_not_finite_is_named():
+    params = start()
+    few = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), data(broken=False))
+    metric = Predictive(num_particles=1)
+    curvature = Kronecker(discover(Edge(), params, few, metric), statistics_period=1)
+    optimizer = optimizers.vpng(Edge(), 0.1, metric=metric, curvature=curvature, damping=0.5)
+    loop = Loop(Edge(), params, data(broken=False), optimizer, record_every=5)
+    with pytest.warns(RuntimeWarning, match="4 of 4 steps"):
+        result = loop.run(loop.init(params, jax.random.key(0)), 4, progress=False)
+    assert result.causes[0].startswith("Fisher factor G of variational['in'], Fisher factor G of")
+    assert np.isfinite(result.history.step_losses).all()
+    assert finite((result.params, result.state.optimizer[0].curvature.averages))
+
+
+def test_parts_of_a_state_react_to_a_rejection():
+    plain = {"count": jnp.ones(()), "rule": optax.ScaleByRmsState(nu=jnp.ones(2))}
+    active = Parameters(jnp.zeros(2))
+    damping = LevenbergMarquardt(initial=0.2).init(active)
+    after = after_rejection((plain, {"deep": damping}))
+    assert isinstance(after[1]["deep"], LevenbergMarquardtState)
+    assert float(after[1]["deep"].damping) == pytest.approx(1.0)
+    jax.tree.map(np.testing.assert_array_equal, after[0], plain)
+
+
+def test_what_begins_as_infinite_may_stay_so():
+    before = {"best": jnp.inf, "moment": jnp.zeros(2), "count": jnp.zeros((), jnp.int32)}
+    now = {"best": jnp.inf, "moment": jnp.array([0.0, jnp.nan]), "count": jnp.ones((), jnp.int32)}
+    assert trouble_in_optimizer(now, before).named() == ["optimizer['moment']"]
+
+
+def test_findings_name_the_floating_leaves():
+    tree = {name: jnp.asarray(jnp.nan) for name in "abcd"} | {
+        "e": jnp.zeros(()),
+        "f": jnp.ones(2, int),
+    }
+    found = Findings.in_tree("gradient", tree)
+    assert found.named() == [f"gradient of ['{name}']" for name in "abcd"]
+    assert Findings.in_tree("gradient", jnp.asarray(jnp.inf)).named() == ["gradient"]
+
+
+def test_a_number_of_rejections_is_checked():
+    with pytest.raises(InputError, match=r"^max_rejections: expected .* at least 1, got 0"):
+        Guard(max_rejections=0)
