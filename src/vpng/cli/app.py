@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from vpng.errors import InputError, expected
+from vpng.interrupts import InterruptedRunError
 
 app = typer.Typer(
     name="vpng",
@@ -256,12 +257,18 @@ def demo(
 
 
 def main() -> None:
-    """Run the command line: bad input is one clear sentence and exit code 2."""
+    """Run the command line: bad input is one clear sentence and exit code 2.
+
+    A run that a signal stopped ends with one sentence too, and with the signal's exit code.
+    """
     try:
         app()
     except InputError as error:
         typer.echo(f"vpng: {error}", err=True)
         raise SystemExit(2) from None
+    except InterruptedRunError as stop:
+        typer.echo(f"vpng: {stop}; what is done is kept, go on with --resume", err=True)
+        raise SystemExit(128 + stop.signal) from None
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from vpng.cli.output import list_paths, live_status, show
 from vpng.experiments.methods import parse_methods
 from vpng.experiments.race import METHODS, RaceConfig, load_course, race_on, table
 from vpng.experiments.settings import parse_assignment, typed_settings
+from vpng.interrupts import deferred_interrupts
 
 
 def race_and_show(
@@ -25,7 +26,7 @@ def race_and_show(
     settings = typed_settings(RaceConfig, given, "--set")
     RaceConfig(**settings)
     course = load_course(target)
-    with live_status(target) as watch:
+    with deferred_interrupts(), live_status(target) as watch:
         results = race_on(course, name=target, out=out, resume=resume, watcher=watch, **settings)
     show(target, table(results))
     list_paths([out / "results.json", out / "report.html"])

@@ -14,6 +14,7 @@ from vpng.experiments.registry import EXPERIMENTS, Experiment
 from vpng.experiments.session import Session
 from vpng.experiments.settings import Preset, parse_assignment, read_toml, typed_settings
 from vpng.experiments.store import store
+from vpng.interrupts import deferred_interrupts
 from vpng.report import write_report
 
 
@@ -83,7 +84,7 @@ def run_and_store(name: str, configuration: Any, out: Path, *, resume: bool = Fa
     experiment = EXPERIMENTS[name]
     folder = output_folder(out)
     journal = Journal.open(folder, name, asdict(configuration), resume=resume)
-    with live_status(name) as watch:
+    with deferred_interrupts(), live_status(name) as watch:
         session = Session(journal, watch)
         results = experiment.run(configuration, session)
         session("drawing")

@@ -18,9 +18,10 @@ from vpng.experiments.journal import pack, unpack
 from vpng.experiments.methods import Method
 from vpng.experiments.results import Run, mean_and_std, params_sha256
 from vpng.experiments.session import Session, Tell
+from vpng.interrupts import stop_if_interrupted
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem
-from vpng.training import AbstractData, Loop, Record
+from vpng.training import AbstractData, Loop, Record, StopReason
 from vpng.training.loop import Metric
 
 
@@ -284,7 +285,17 @@ def loop_trainer(
             name = show.replace("_elbo", " ELBO")
             tell(part, f"{record.iteration} steps, {name} {value:.4g}")
 
-        result = loop.run(state, steps, max_seconds=seconds, callbacks=[on_record], progress=False)
+        result = loop.run(
+            state,
+            steps,
+            max_seconds=seconds,
+            callbacks=[on_record],
+            progress=False,
+            checkpoints=tell.checkpoints,
+            resume=tell.checkpoints is not None,
+        )
+        if result.stop_reason is StopReason.INTERRUPTED:
+            stop_if_interrupted()
         return Trained(
             result.history.to_dict(),
             params_sha256(result.params),

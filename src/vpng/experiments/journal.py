@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import numpy as np
 
 from vpng.errors import InputError, expected
 from vpng.experiments.results import plain, write_text
+from vpng.training import Checkpoints
 
 GRID_SCHEMA = "vpng.grid/1"
+_UNFINISHED = ".unfinished"
 
 
 class Journal:
@@ -36,6 +39,8 @@ class Journal:
             (out / "results.json").unlink(missing_ok=True)
             for path in folder.glob("*.json"):
                 path.unlink()
+            for path in folder.glob("*" + _UNFINISHED):
+                shutil.rmtree(path)
             folder.mkdir(exist_ok=True)
             wanted = _manifest(experiment, configuration)
             write_text(manifest, json.dumps(wanted, indent=1) + "\n")
@@ -47,11 +52,16 @@ class Journal:
         return _read(path) if path.exists() else None
 
     def keep(self, name: str, document: dict[str, Any]) -> None:
-        """Keep `document` under `name`, whole or not at all."""
+        """Keep `document` under `name`, whole or not at all; its checkpoints are done with."""
         write_text(self._path(name), json.dumps(document, allow_nan=False) + "\n")
+        shutil.rmtree(self._path(name, _UNFINISHED), ignore_errors=True)
 
-    def _path(self, name: str) -> Path:
-        return self._folder / (re.sub(r"[^a-z0-9.]+", "-", name.lower()) + ".json")
+    def checkpoints(self, name: str) -> Checkpoints:
+        """Where the run `name` keeps its state until it is finished."""
+        return Checkpoints(self._path(name, _UNFINISHED), keep=2)
+
+    def _path(self, name: str, suffix: str = ".json") -> Path:
+        return self._folder / (re.sub(r"[^a-z0-9.]+", "-", name.lower()) + suffix)
 
 
 def check_journal(

@@ -5,8 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import jax
+
 from vpng.experiments.journal import Journal
 from vpng.experiments.results import plain
+from vpng.interrupts import stop_if_interrupted
+from vpng.training import Checkpoints
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,28 @@ def silent(status: Status) -> None:
     """Shows nothing."""
 
 
-Tell = Callable[[float, str], None]
-"""Called by a run with the part of it that is done and a word on how it goes."""
+@dataclass(frozen=True)
+class Tell:
+    """Called by a run with the part of it that is done and a word on how it goes.
+
+    Attributes:
+        show: what is done with them.
+        checkpoints: where the run may keep its state while it lasts; None for nowhere.
+    """
+
+    show: Callable[[float, str], None]
+    checkpoints: Checkpoints | None = None
+
+    def __call__(self, fraction: float, detail: str) -> None:
+        """Show it."""
+        self.show(fraction, detail)
 
 
 class Session:
     """Runs the parts of an experiment one after another and keeps each that has finished.
 
-    A part that the journal remembers is not run again. Calling the session with a text shows it.
+    A part that the journal remembers is not run again, and one that was stopped may go on from its
+    checkpoint. Calling the session with a text shows it.
     """
 
     def __init__(self, journal: Journal | None = None, watcher: Watcher = silent) -> None:
@@ -82,7 +100,11 @@ class Session:
             compute: does the work; what it returns must be representable in JSON, and numbers that
                 are not finite come back as None.
             cost: its share of the planned cost, in any unit, for the time that is left.
+
+        Raises:
+            InterruptedRunError: if a signal came; what is finished is kept.
         """
+        stop_if_interrupted()
         self._position += 1
         document = self._journal.recall(name) if self._journal else None
         if document is not None:
@@ -90,10 +112,13 @@ class Session:
         else:
             began = time.perf_counter()
 
-            def tell(fraction: float, detail: str) -> None:
+            def show(fraction: float, detail: str) -> None:
                 spent = time.perf_counter() - began
                 self._watcher(self._status(title, detail, min(fraction, 1.0) * cost, spent))
 
+            # Of several processes only the first has a journal, and all must do the same.
+            keeps = self._journal if jax.process_count() == 1 else None
+            tell = Tell(show, keeps.checkpoints(name) if keeps else None)
             tell(0.0, "")
             document = plain(compute(tell))
             self._busy += time.perf_counter() - began

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from vpng.interrupts import stop_if_interrupted
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem
 from vpng.training import AbstractData, Batches, TrainState, init_state, make_step
@@ -118,6 +119,7 @@ def sweep(
         part = max(done / num_steps, seconds / (max_seconds or np.inf))
         best = -float(np.nanmin(records[-1]["loss"], initial=np.inf))
         on_record(part, f"{done} steps, best ELBO per datum {best:.4g}")
+        stop_if_interrupted()
         if max_seconds is not None and seconds >= max_seconds:
             break
     shape = (num_points, num_seeds)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,16 +26,24 @@ from vpng.curvature.base import MetricHere
 from vpng.damping import AbstractDamping
 from vpng.errors import expected
 from vpng.fisher import AbstractMetric, Divergence, Exact, Network
+from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
 from vpng.numpyro.evaluation import Losses, takes_scores
 from vpng.numpyro.guides import geometry_of
 from vpng.numpyro.problem import Call, TracedProblem, traced_problem
 from vpng.objective import Schedule
 from vpng.problem import Parameters
 from vpng.stopping import Converged
+from vpng.training.checkpoint import Checkpoints, Keeper
+from vpng.training.history import History
+from vpng.training.identity import Identity
 from vpng.transform.precondition import DEFAULT_DAMPING, precondition
 
 METRIC_PARTICLES = 3
 """Draws for the metric in one step of the automatic rule, which averages it over steps."""
+
+
+SAVED_CHUNK = 100
+"""Most steps between two moments at which a run with checkpoints may save or be interrupted."""
 
 
 class PreconditionedState(NamedTuple):
@@ -50,9 +59,15 @@ class RunResult(SVIRunResult):
     Attributes:
         converged: whether a rule for stopping found that the ELBO no longer improves; None for a
             run of a fixed number of steps.
+        interrupted: whether a signal ended the run before its end; its checkpoint is the place to
+            go on from.
     """
 
     converged: bool | None = None
+    interrupted: bool = False
+
+
+_CONVERGED = "CONVERGED"
 
 
 class _Holder(_NumPyroOptim):
@@ -208,6 +223,8 @@ class SVI(infer.SVI):
         forward_mode_differentiation: bool = False,
         init_state: SVIState | None = None,
         init_params: dict[str, PyTree] | None = None,
+        checkpoints: Checkpoints | None = None,
+        resume: bool = False,
         **kwargs: Any,
     ) -> RunResult:
         """Many steps in compiled chunks; see `numpyro.infer.SVI.run`.
@@ -222,6 +239,10 @@ class SVI(infer.SVI):
             forward_mode_differentiation: differentiate the loss forwards.
             init_state: go on from here.
             init_params: values to start parameters from.
+            checkpoints: where to keep the state while running. SIGINT and SIGTERM then finish a
+                chunk, make a checkpoint and end the run; a second one interrupts at once.
+            resume: go on from the newest checkpoint that is whole, if there is any, to the same
+                bits as a run that was never stopped; `num_steps` counts from its start.
             **kwargs: keyword arguments of model and guide.
         """
         rule = _stopping(num_steps)
@@ -233,6 +254,8 @@ class SVI(infer.SVI):
             self.init(rng_key, *args, init_params=init_params, **kwargs)
         method = self.stable_update if stable_update else self.update
         size = rule.window if rule is not None else max(1, min(total, -(-total // 20)))
+        if checkpoints is not None and rule is None:
+            size = min(size, SAVED_CHUNK)
 
         # Compiled within the chunk; as a function of its own it is traced once and not twice.
         @jax.jit
@@ -250,23 +273,41 @@ class SVI(infer.SVI):
         # The length is traced: the last, shorter chunk needs no second compilation.
         chunk = jax.jit(lambda state, length: jax.lax.fori_loop(0, length, body, (state, buffer)))
 
-        losses: list[np.ndarray] = []
-        done, converged = 0, None if rule is None else False
-        with _bar(total, disable=not progress_bar) as bar:
-            while done < total and not converged:
+        keeper, history, ending = None, History(), None
+        if checkpoints is not None:
+            about = {"arguments": (args, kwargs)}
+            identity = Identity.of(state, about, advance, state)
+            keeper = Keeper(checkpoints, identity, state, resume=resume)
+            if keeper.found is not None:
+                state, history, _, ending = keeper.found
+            else:
+                # The first one shows that the others can be written too.
+                keeper.write(0, state, 0.0)
+        done = len(history.step_losses)
+        converged = None if rule is None else ending == _CONVERGED
+        signals = nullcontext(Interrupt()) if keeper is None else deferred_interrupts()
+        with signals as interrupt, _bar(total, disable=not progress_bar) as bar:
+            bar.update(done)
+            while done < total and not converged and not interrupt:
                 length = min(size, total - done)
                 state, filled = chunk(state, length)
-                losses.append(np.asarray(filled[:length]))
+                wait_for(filled)
+                history.losses.append(np.asarray(filled[:length]))
                 done += length
                 bar.update(length)
                 bar.set_postfix_str(
-                    f"init loss: {losses[0][0]:.4f}, "
-                    f"avg. loss [{done - length + 1}-{done}]: {np.mean(losses[-1]):.4f}",
+                    f"init loss: {history.losses[0][0]:.4f}, "
+                    f"avg. loss [{done - length + 1}-{done}]: {np.mean(history.losses[-1]):.4f}",
                     refresh=False,
                 )
                 if rule is not None:
-                    converged = rule.reached(np.concatenate(losses))
-        result = RunResult(self.get_params(state), state, jnp.concatenate(losses))
+                    converged = rule.reached_between(done - length, done, history.latest)
+                if keeper is not None:
+                    keeper.note([], history.losses[-1])
+                    if converged or interrupt or done >= total or keeper.due(done):
+                        keeper.save(done, state, 0.0, _CONVERGED if converged else None)
+        result = RunResult(self.get_params(state), state, jnp.asarray(history.step_losses))
+        result.interrupted = bool(interrupt) and done < total and not converged
         result.converged = converged
         return result
 

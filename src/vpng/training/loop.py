@@ -122,6 +122,7 @@ class Loop:
             raise expected("data", f"problem.num_data = {problem.num_data} data", len(self._data))
         self._batches = Batches(len(self._data), batch_size, self._data.num_blocks)
         self._optimizer = optimizer
+        self._identity: Identity | None = None
         self._about = {
             "problem": problem,
             "objective": objective,
@@ -222,10 +223,11 @@ class Loop:
         return guard is not None and (ends_so or in_a_row >= guard.max_rejections)
 
     def _keeper(self, checkpoints: Checkpoints, state: TrainState, resume: bool) -> Keeper:
-        data = self._data.data if isinstance(self._data, Placed) else self._data
-        about = {**self._about, "data": data}
-        identity = Identity.of(state, about, self._chunks.step, state, self._data)
-        keeper = Keeper(checkpoints, identity, self._whole(state), resume=resume)
+        if self._identity is None:
+            data = self._data.data if isinstance(self._data, Placed) else self._data
+            about = {**self._about, "data": data}
+            self._identity = Identity.of(state, about, self._chunks.step, state, self._data)
+        keeper = Keeper(checkpoints, self._identity, self._whole(state), resume=resume)
         if keeper.found is None:
             # The first one shows that the others can be written too.
             keeper.write(int(state.step), self._whole(state), 0.0)

@@ -1,0 +1,25 @@
+"""A run killed with SIGKILL at random moments ends in the bits of a run left alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+TOOL = Path(__file__).parents[2] / "tools" / "soak_resume.py"
+
+
+def test_a_run_killed_again_and_again_ends_in_the_same_bits():
+    """Minibatches, Kronecker averages, adaptive damping; more kills: run the tool by itself."""
+    options = ["--kills", "3", "--steps", "500", "--longest", "0.5", "--small", "--seed", "4"]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(TOOL), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["same_bits"]
+    assert report["kills"] == 3
+    assert report["end"]["steps"] == 500
