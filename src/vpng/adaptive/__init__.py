@@ -1,7 +1,7 @@
 """Steps without a learning rate: the metric's own model of the loss, checked against the loss."""
 
 from vpng.adaptive.dense import AveragedDense
-from vpng.adaptive.geometry import AbstractGeometry, Evaluation, Prepared
+from vpng.adaptive.geometry import AbstractGeometry, Evaluation, Objective, Particles, Prepared
 from vpng.adaptive.linearised import Linearised
 from vpng.adaptive.location_scale import Cholesky, LocationScale, PerCoordinate
 from vpng.adaptive.rule import Adaptive, AdaptiveInfo, AdaptiveState
@@ -16,6 +16,8 @@ __all__ = [
     "Evaluation",
     "Linearised",
     "LocationScale",
+    "Objective",
+    "Particles",
     "PerCoordinate",
     "Prepared",
 ]

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import equinox as eqx
 import jax
@@ -27,6 +27,41 @@ class Evaluation(NamedTuple):
     losses: Float[Array, " K"]
     gradients: Parameters
     scores: Parameters | None
+
+
+class Particles(NamedTuple):
+    """The loss of every particle, and its derivatives in some of the parameters, per datum.
+
+    Attributes:
+        losses: in two halves one after the other.
+        gradients: in those parameters, particles along the first axis of every leaf.
+        scores: d log q in the same parameters at the particle's own latents, which are held.
+    """
+
+    losses: Float[Array, " K"]
+    gradients: PyTree
+    scores: PyTree
+
+
+class Objective(Protocol):
+    """A loss with fixed random numbers, per datum, at any point."""
+
+    def at(self, parameters: Parameters) -> Float[Array, " K"]:
+        """The losses of all particles."""
+        ...
+
+    def halves(self, parameters: Parameters) -> Evaluation:
+        """Losses, and gradients by halves."""
+        ...
+
+    def by_particle(self, active: PyTree, embed: Callable[[PyTree], Parameters]) -> Particles | None:
+        """Losses and derivatives in `active`, for a loss that is log q - log p; else None.
+
+        Args:
+            active: values of some of the parameters.
+            embed: puts values of them among the fixed ones.
+        """
+        ...
 
 
 class Prepared(NamedTuple, Generic[State]):
@@ -60,9 +95,9 @@ class AbstractGeometry(eqx.Module, Generic[State]):
         """The parts of a tree like the parameters that belong to each block."""
         return (tree,)
 
-    def centred(self, evaluation: Evaluation, params: Parameters) -> Evaluation:
-        """The same evaluation with less noise in its gradients, where the geometry knows how."""
-        return evaluation
+    def evaluate(self, objective: Objective, params: Parameters) -> Evaluation:
+        """The loss and its gradients at a point, with as little noise as the geometry allows."""
+        return objective.halves(params)
 
     def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
         """The largest multiple of the direction that every block may be moved by."""

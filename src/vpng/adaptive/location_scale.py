@@ -31,6 +31,7 @@ from numpyro.distributions.transforms import Transform
 from vpng.adaptive.geometry import (
     AbstractGeometry,
     Evaluation,
+    Objective,
     Prepared,
     averaged,
     diagonal_floor,
@@ -90,9 +91,19 @@ class AbstractScale(eqx.Module):
 
     @abstractmethod
     def product(
-        self, location: Float[Array, " d"], noise: Float[Array, " d"]
+        self, locations: Float[Array, "K d"], noises: Float[Array, "K d"]
     ) -> Float[Array, "..."]:
-        """The gradient in S of a function whose gradient in z = m + S eps is `location`."""
+        """The mean of f_k eps_k^T, f_k the gradient in z and eps_k the noise of a particle."""
+
+    def centred(
+        self, locations: Float[Array, "K d"], noises: Float[Array, "K d"]
+    ) -> Float[Array, "..."]:
+        """The same in expectation, from f_k less the mean of the others."""
+        count = locations.shape[0]
+        if count < 2:
+            return self.product(locations, noises)
+        away = locations - jnp.mean(locations, axis=0)
+        return self.product(away, noises) * count / (count - 1)
 
     @abstractmethod
     def entropy(self, scale: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -127,9 +138,9 @@ class PerCoordinate(AbstractScale):
         return scale * score
 
     def product(
-        self, location: Float[Array, " d"], noise: Float[Array, " d"]
+        self, locations: Float[Array, "K d"], noises: Float[Array, "K d"]
     ) -> Float[Array, " d"]:
-        return location * noise
+        return jnp.mean(locations * noises, axis=0)
 
     def entropy(self, scale: Float[Array, " d"]) -> Float[Array, " d"]:
         return 1.0 / (self.num_data * scale)
@@ -160,9 +171,9 @@ class Cholesky(AbstractScale):
         return scale.T @ score
 
     def product(
-        self, location: Float[Array, " d"], noise: Float[Array, " d"]
+        self, locations: Float[Array, "K d"], noises: Float[Array, "K d"]
     ) -> Float[Array, "d d"]:
-        return jnp.tril(jnp.outer(location, noise))
+        return jnp.tril(locations.T @ noises) / locations.shape[0]
 
     def entropy(self, scale: Float[Array, "d d"]) -> Float[Array, "d d"]:
         return jnp.diag(1.0 / (self.num_data * jnp.diagonal(scale)))
@@ -211,31 +222,32 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
     transforms: tuple[Transform, ...] = eqx.field(static=True)
     kind: AbstractScale
 
-    def centred(self, evaluation: Evaluation, params: Parameters) -> Evaluation:
-        count = evaluation.losses.size // 2
-        if evaluation.scores is None or not self.scales or count < 2:
-            return evaluation
-        constrained, unconstrain = self._scale(params)
-        scale, _ = self.kind.join(constrained)
+    def evaluate(self, objective: Objective, params: Parameters) -> Evaluation:
+        """All from the derivatives of every particle in its location: f_k, and S^-T eps_k."""
+        particles = objective.by_particle(*self._active(params)) if self.scales else None
+        if particles is None:
+            return objective.halves(params)
+        constrained, _ = self._scale(params)
+        scale, split = self.kind.join(constrained)
         entropy = self.kind.entropy(scale)
-        _, pull = jax.vjp(unconstrain, constrained)
         _, push = jax.vjp(self._constrain, self._raw(params))
+        count = particles.losses.size // 2
+        by_half = lambda leaf: leaf.reshape(2, count, *leaf.shape[1:])
 
-        def one(tree: Parameters, score: Parameters) -> Parameters:
-            noise = self.kind.noise(scale, self._location(score)) * self.kind.num_data
-            joined, split = self.kind.join(pull(self._raw(tree))[0])
-            product = self.kind.product(self._location(tree), noise)
-            data = (joined + entropy - product) * count / (count - 1)
-            raw = push(split(data - entropy))[0]
-            return Parameters(
-                {**tree.variational, **dict(zip(self.scales, raw, strict=True))}, tree.model
-            )
+        def half(centre: PyTree, locations: Array, noises: Array) -> Parameters:
+            (raw,) = push(split(self.kind.centred(locations, noises) - entropy))
+            model, means = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), centre)
+            named = zip((*self.locations, *self.scales), (*means, *raw), strict=True)
+            return Parameters(dict(named), model)
 
-        scores = evaluation.scores
+        flat = jax.vmap(lambda centre: ravel_pytree(centre[1])[0])
+        scores = jax.tree.map(lambda leaf: leaf / self.kind.num_data, particles.scores)
+        noises = jax.vmap(lambda score: self.kind.noise(scale, score))(flat(particles.scores))
+        pieces = lambda tree: jax.tree.map(by_half, (tree, flat(tree), noises))
         return Evaluation(
-            evaluation.losses,
-            jax.vmap(one)(evaluation.gradients, scores),
-            jax.vmap(one)(scores, scores),
+            particles.losses,
+            jax.vmap(half)(*pieces(particles.gradients)),
+            jax.vmap(half)(*pieces(scores)),
         )
 
     def blocks(self, tree: Parameters) -> tuple[PyTree, ...]:
@@ -269,12 +281,7 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
         damping: Float[Array, ""],
         weight: Float[Array, ""],
     ) -> Prepared[Float[Array, "n n"]]:
-        def embed(centre: tuple) -> Parameters:
-            model, locations = centre
-            named = dict(zip(self.locations, locations, strict=True))
-            return Parameters({**params.variational, **named}, model)
-
-        active = self._centre_of(params)
+        active, embed = self._active(params)
         here = lambda: metric().restricted(active, embed).to_dense()
         matrix, finite = averaged(state, here, weight)
         factor = Factor.of(matrix, damping)
@@ -306,6 +313,16 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
             return total
 
         return Prepared(solve, square, matrix, finite)
+
+    def _active(self, params: Parameters) -> tuple[tuple, Callable[[tuple], Parameters]]:
+        """The model's parameters and the location, and how to put others in their place."""
+
+        def embed(centre: tuple) -> Parameters:
+            model, locations = centre
+            named = dict(zip(self.locations, locations, strict=True))
+            return Parameters({**params.variational, **named}, model)
+
+        return self._centre_of(params), embed
 
     def _centre_of(self, tree: Parameters) -> tuple:
         # The latents last: the metric of L needs their trailing blocks.

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from vpng.adaptive.geometry import AbstractGeometry, Evaluation
+from vpng.adaptive.geometry import AbstractGeometry, Evaluation, Objective, Prepared
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
 
@@ -148,21 +148,19 @@ class Adaptive(eqx.Module):
     def step(
         self,
         state: AdaptiveState,
-        evaluate: Callable[[Parameters], Evaluation],
-        losses_at: Callable[[Parameters], Float[Array, " K"]],
+        objective: Objective,
         metric_at: Callable[[Parameters], MetricHere],
     ) -> tuple[AdaptiveState, AdaptiveInfo]:
         """Test the candidate and make the next one.
 
         Args:
             state: from `init` or the step before.
-            evaluate: the loss and its gradient at any point, with this step's random numbers.
-            losses_at: the losses alone, with the same random numbers.
+            objective: the loss with this step's random numbers.
             metric_at: makes the metric at any point.
         """
         first = state.step == 0
-        evaluation = self.geometry.centred(evaluate(state.candidate), state.candidate)
-        before = losses_at(state.accepted)
+        evaluation = self.geometry.evaluate(objective, state.candidate)
+        before = objective.at(state.accepted)
         gradient, halves = self._controlled(evaluation, state.regression)
         accepted = self._accepts(state, before, evaluation, gradient)
         ratio = self._curvature_ratio(state, before, evaluation)
@@ -185,16 +183,17 @@ class Adaptive(eqx.Module):
         due = (jnp.max(share_before) > 0.5) | (state.step % self.metric_period == 0)
         weight = jnp.where(accepted & due, weight, 0.0)
         prepared = self.geometry.prepare(state.geometry, metric_at(point), point, damping, weight)
-        direction = prepared.solve(here)
+        # g_a.F^-1 g_b from g = (g_a + g_b) / 2 and d = (g_a - g_b) / 2.
+        apart = jax.tree.map(lambda leaf: 0.5 * (leaf[0] - leaf[1]), halves)
+        scores = self._scores(evaluation)
+        direction, of_apart, *of_scores = self._solve_each(prepared, [here, apart, *scores])
         solved = _all_finite(direction)
         direction = _where(solved, direction, jax.tree.map(jnp.zeros_like, direction))
         damping = jnp.where(solved, damping, jnp.minimum(10.0 * damping, 1e6))
 
         usable = accepted & solved
         power = self._inner_by_block(here, direction)
-        # g_a.F^-1 g_b from g = (g_a + g_b) / 2 and d = (g_a - g_b) / 2.
-        apart = jax.tree.map(lambda leaf: 0.5 * (leaf[0] - leaf[1]), halves)
-        noise = self._inner_by_block(apart, prepared.solve(apart))
+        noise = self._inner_by_block(apart, of_apart)
         some = power > 0
         signal = jnp.where(some, 1.0 - noise / jnp.where(some, power, 1.0), 0.0)
         rate = jnp.where(usable & jnp.all(jnp.isfinite(signal)), 1.0 / state.memory, 0.0)
@@ -223,7 +222,7 @@ class Adaptive(eqx.Module):
             memory=memory,
             square=square,
             predicted=-_inner(here, step) - 0.5 * square,
-            regression=self._regress(state, evaluation, prepared.solve, usable),
+            regression=self._regress(state, evaluation, scores, of_scores, usable),
             rejections=jnp.where(accepted, 0, state.rejections + 1),
         )
         loss = jnp.mean(jnp.where(accepted, evaluation.losses, before))
@@ -285,23 +284,36 @@ class Adaptive(eqx.Module):
         ratio = jnp.where(visible, curvature / jnp.where(visible, state.square, 1.0), 1.0)
         return jnp.where(jnp.isfinite(ratio), ratio, 100.0)
 
+    def _scores(self, evaluation: Evaluation) -> list[Parameters]:
+        """The control variate of both halves, if there is one and further solves cost little."""
+        if evaluation.scores is None or not self.geometry.many_solves:
+            return []
+        take = lambda half: jax.tree.map(lambda leaf: leaf[half], evaluation.scores)
+        return [take(0), take(1)]
+
+    def _solve_each(self, prepared: Prepared, trees: list[Parameters]) -> list[Parameters]:
+        if not self.geometry.many_solves:
+            return [prepared.solve(tree) for tree in trees]
+        solved = jax.vmap(prepared.solve)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees))
+        take = lambda i: jax.tree.map(lambda leaf: leaf[i], solved)
+        return [take(i) for i in range(len(trees))]
+
     def _regress(
         self,
         state: AdaptiveState,
         evaluation: Evaluation,
-        solve: Callable[[Parameters], Parameters],
+        scores: list[Parameters],
+        solved: list[Parameters],
         usable: Bool[Array, ""],
     ) -> Regression:
         old = state.regression
-        if evaluation.scores is None or not self.geometry.many_solves:
+        if not scores:
             return old
         product, square = jnp.zeros_like(old.product), jnp.zeros_like(old.square)
         for half in range(2):
-            take = lambda leaf, half=half: leaf[half]
-            score = jax.tree.map(take, evaluation.scores)
-            solved = solve(score)
-            product += self._inner_by_block(jax.tree.map(take, evaluation.gradients), solved)
-            square += self._inner_by_block(score, solved)
+            gradient = jax.tree.map(lambda leaf, half=half: leaf[half], evaluation.gradients)
+            product += self._inner_by_block(gradient, solved[half])
+            square += self._inner_by_block(scores[half], solved[half])
         usable = usable & jnp.all(jnp.isfinite(product + square))
         rate = jnp.where(usable, jnp.maximum(1.0 / (state.step + 1.0), 0.1), 0.0)
         mix = lambda before, now: jnp.where(usable, (1 - rate) * before + rate * now, before)

@@ -1,6 +1,8 @@
 """A NumPyro loss as the adaptive rule wants it: by particle, and its gradient by halves."""
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -9,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.elbo import ELBO
 
-from vpng.adaptive import Evaluation
+from vpng.adaptive import Evaluation, Particles
 from vpng.numpyro.problem import Call, TracedProblem
 from vpng.problem import Parameters
 
@@ -23,6 +25,8 @@ class Losses(NamedTuple):
         call: what model and guide are called with.
         keys: one for each evaluation of `loss`, in two halves: shape [2, K / 2].
         forward_mode: differentiate forwards.
+        with_scores: whether gradients come with the score of q.
+        written: the mutable state after every evaluation with gradients is added here.
     """
 
     loss: ELBO
@@ -30,6 +34,8 @@ class Losses(NamedTuple):
     call: Call
     keys: PRNGKeyArray
     forward_mode: bool
+    with_scores: bool
+    written: list[PyTree]
 
     @classmethod
     def drawn(
@@ -40,68 +46,98 @@ class Losses(NamedTuple):
         call: Call,
         *,
         forward_mode: bool = False,
+        with_scores: bool = False,
     ) -> "Losses":
         """With the particles of `loss`, at least two and an even number of them.
 
         An objective that is no mean over particles is evaluated twice.
         """
         if not _is_mean(loss):
-            return cls(loss, problem, call, jax.random.split(rng_key, (2, 1)), forward_mode)
+            keys = jax.random.split(rng_key, (2, 1))
+            return cls(loss, problem, call, keys, forward_mode, False, [])
         alone = copy.copy(loss)
         alone.num_particles = 1
-        half = max(1, -(-loss.num_particles // 2))
-        return cls(alone, problem, call, jax.random.split(rng_key, (2, half)), forward_mode)
+        keys = jax.random.split(rng_key, (2, max(1, -(-loss.num_particles // 2))))
+        with_scores = with_scores and _contains_score(loss, problem) and not call.mutable
+        return cls(alone, problem, call, keys, forward_mode, with_scores, [])
 
     def at(self, parameters: Parameters) -> Float[Array, " K"]:
         """The losses at a point."""
-        return jax.vmap(lambda keys: self._half(parameters, keys)[0])(self.keys).ravel()
+        return self._each(parameters, self.keys.ravel())[0]
 
-    def evaluate(self, parameters: Parameters, *, scores: bool) -> tuple[Evaluation, PyTree]:
-        """Losses and gradients at a point, and the mutable state after it."""
+    def mean(self, parameters: Parameters) -> tuple[Float[Array, ""], Parameters]:
+        """The mean loss and its gradient."""
+        losses, gradient, mutable = self._differentiated(parameters, self.keys.ravel())
+        self.written.append(mutable)
+        return jnp.mean(losses), gradient
 
-        def half(keys: PRNGKeyArray) -> tuple[Array, Parameters, PyTree]:
-            def mean(parameters: Parameters) -> tuple[Array, tuple[Array, PyTree]]:
-                losses, mutable = self._half(parameters, keys)
-                return jnp.mean(losses), (losses, mutable)
-
-            if self.forward_mode:
-                gradient, (losses, mutable) = jax.jacfwd(mean, has_aux=True)(parameters)
-            else:
-                gradient, (losses, mutable) = jax.grad(mean, has_aux=True)(parameters)
-            return losses, gradient, mutable
-
+    def halves(self, parameters: Parameters) -> Evaluation:
+        """Losses, and gradients and scores by halves."""
+        half = lambda keys: self._differentiated(parameters, keys)
         losses, gradients, mutable = jax.vmap(half)(self.keys)
-        first = jax.tree.map(lambda leaf: leaf[0], mutable)
-        means = jax.vmap(lambda keys: self._score(parameters, keys))(self.keys) if scores else None
-        return Evaluation(losses.ravel(), gradients, means), first
+        self.written.append(jax.tree.map(lambda leaf: leaf[0], mutable))
+        scores = jax.vmap(lambda keys: self._mean_score(parameters, keys))
+        return Evaluation(losses.ravel(), gradients, scores(self.keys) if self.with_scores else None)
 
-    def _half(self, parameters: Parameters, keys: PRNGKeyArray) -> tuple[Array, PyTree]:
-        values = self.problem.constrained({**parameters.variational, **parameters.model})
+    def by_particle(
+        self, active: PyTree, embed: Callable[[PyTree], Parameters]
+    ) -> Particles | None:
+        """Losses, gradients and scores of every particle in `active` parameters."""
+        if not self.with_scores or self.forward_mode or self.loss.vectorize_particles is False:
+            return None
 
-        def one(key: PRNGKeyArray) -> tuple[Array, PyTree]:
-            given = {**values, **self.call.fixed}
-            arguments = (key, given, self.problem.model, self.problem.guide, *self.call.args)
-            if not self.call.mutable:
-                return self.loss.loss(*arguments, **self.call.kwargs), None
-            result = self.loss.loss_with_mutable_state(*arguments, **self.call.kwargs)
-            return result["loss"], result["mutable_state"]
+        def one(key: PRNGKeyArray) -> tuple[Array, PyTree, PyTree]:
+            loss = lambda active: self._one(self._values(embed(active)), key)[0]
+            value, gradient = jax.value_and_grad(loss)(active)
+            return value, gradient, self._score(active, lambda a: embed(a).variational, key)
 
+        losses, gradients, scores = jax.vmap(one)(self.keys.ravel())
+        per_datum = lambda leaf: leaf / self.problem.num_data
+        return Particles(per_datum(losses), jax.tree.map(per_datum, gradients), scores)
+
+    def _differentiated(
+        self, parameters: Parameters, keys: PRNGKeyArray
+    ) -> tuple[Array, Parameters, PyTree]:
+        def mean(parameters: Parameters) -> tuple[Array, tuple[Array, PyTree]]:
+            losses, mutable = self._each(parameters, keys)
+            return jnp.mean(losses), (losses, mutable)
+
+        differentiate = jax.jacfwd if self.forward_mode else jax.grad
+        gradient, (losses, mutable) = differentiate(mean, has_aux=True)(parameters)
+        return losses, gradient, mutable
+
+    def _values(self, parameters: Parameters) -> dict[str, PyTree]:
+        return self.problem.constrained({**parameters.variational, **parameters.model})
+
+    def _one(self, values: dict[str, PyTree], key: PRNGKeyArray) -> tuple[Array, PyTree]:
+        given = {**values, **self.call.fixed}
+        arguments = (key, given, self.problem.model, self.problem.guide, *self.call.args)
+        if not self.call.mutable:
+            return self.loss.loss(*arguments, **self.call.kwargs), None
+        result = self.loss.loss_with_mutable_state(*arguments, **self.call.kwargs)
+        return result["loss"], result["mutable_state"]
+
+    def _each(self, parameters: Parameters, keys: PRNGKeyArray) -> tuple[Array, PyTree]:
+        one = partial(self._one, self._values(parameters))
         one_by_one = self.loss.vectorize_particles is False
         losses, mutable = jax.lax.map(one, keys) if one_by_one else jax.vmap(one)(keys)
         return losses / self.problem.num_data, jax.tree.map(lambda leaf: leaf[0], mutable)
 
-    def _score(self, parameters: Parameters, keys: PRNGKeyArray) -> Parameters:
-        def one(key: PRNGKeyArray) -> PyTree:
-            # Trace_ELBO splits its key into one for the model and one for the guide.
-            _, guide_key = jax.random.split(key)
-            return self.problem.score(parameters.variational, guide_key, self.call)
+    def _score(
+        self, active: PyTree, embed: Callable[[PyTree], PyTree], key: PRNGKeyArray
+    ) -> PyTree:
+        # Trace_ELBO splits its key into one for the model and one for the guide.
+        _, guide_key = jax.random.split(key)
+        return self.problem.score(active, embed, guide_key, self.call)
 
+    def _mean_score(self, parameters: Parameters, keys: PRNGKeyArray) -> Parameters:
+        variational, model = parameters
+        each = jax.vmap(lambda key: self._score(variational, lambda lam: lam, key))(keys)
         mean = lambda leaf: jnp.mean(leaf, axis=0) / self.problem.num_data
-        variational = jax.tree.map(mean, jax.vmap(one)(keys))
-        return Parameters(variational, jax.tree.map(jnp.zeros_like, parameters.model))
+        return Parameters(jax.tree.map(mean, each), jax.tree.map(jnp.zeros_like, model))
 
 
-def takes_scores(loss: ELBO, problem: TracedProblem) -> bool:
+def _contains_score(loss: ELBO, problem: TracedProblem) -> bool:
     """Whether the gradient of `loss` contains the score of q, which may then be subtracted."""
     plain = type(loss) is Trace_ELBO and not loss.multi_sample_guide
     return plain and problem.held_density

@@ -166,21 +166,34 @@ class TracedProblem(Problem):
         given = {**self.constrained(variational), **batch.fixed}
         return _run(self.guide, rng_key, {**given, **(latent or {})}, batch)
 
-    def score(self, variational: PyTree, rng_key: PRNGKeyArray, batch: Call) -> dict[str, PyTree]:
-        """The score of q at its own draw: d/d lambda log q(z; lambda) with z held, of mean zero."""
-        drawn = self._guide_trace(variational, rng_key, batch)
+    def score(
+        self,
+        active: PyTree,
+        embed: Callable[[PyTree], PyTree],
+        rng_key: PRNGKeyArray,
+        batch: Call,
+    ) -> PyTree:
+        """The score of q at its own draw: the gradient of log q(z; lambda), z held, of mean zero.
+
+        Args:
+            active: the values to differentiate in.
+            embed: makes lambda from them.
+            rng_key: of the draw.
+            batch: the call.
+        """
+        drawn = self._guide_trace(embed(active), rng_key, batch)
         held = {
             name: jax.lax.stop_gradient(site["value"])
             for name, site in drawn.items()
             if _is_latent(site) or site["type"] == "plate"
         }
 
-        def log_q(variational: PyTree) -> Array:
-            trace = self._guide_trace(variational, rng_key, batch, held)
+        def log_q(active: PyTree) -> Array:
+            trace = self._guide_trace(embed(active), rng_key, batch, held)
             densities = [log_density(site) for site in trace.values() if _is_latent(site)]
             return jnp.sum(jnp.stack(densities))
 
-        return jax.grad(log_q)(variational)
+        return jax.grad(log_q)(active)
 
     def call(
         self, rng_key: PRNGKeyArray, args: tuple, kwargs: dict[str, Any], mutable: PyTree

@@ -27,11 +27,12 @@ from vpng.damping import AbstractDamping
 from vpng.errors import expected
 from vpng.fisher import AbstractMetric, Divergence, Exact, Network
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
-from vpng.numpyro.evaluation import Losses, takes_scores
+from vpng.numpyro.evaluation import Losses
 from vpng.numpyro.guides import geometry_of
 from vpng.numpyro.problem import Call, TracedProblem, traced_problem
 from vpng.objective import Schedule
 from vpng.problem import Parameters
+from vpng.random import written_out
 from vpng.stopping import Converged
 from vpng.training.checkpoint import Checkpoints, Keeper
 from vpng.training.history import History
@@ -316,45 +317,41 @@ class SVI(infer.SVI):
     ) -> tuple[SVIState, Array, AdaptiveInfo | None]:
         problem = self._initialised()
         key, step_key = jax.random.split(svi_state.rng_key)
-        loss_key, metric_key, plate_key = jax.random.split(step_key, 3)
+        loss_key, metric_key, plate_key = jax.random.split(written_out(step_key), 3)
         mutable = svi_state.mutable_state
         kwargs = {**kwargs, **self.static_kwargs}
         plain = Call(args, kwargs, {}, mutable or {})
         call = problem.call(plate_key, args, kwargs, mutable)
-        losses = Losses.drawn(loss_key, self.loss, problem, plain, forward_mode=forward_mode)
+        drawn = partial(
+            Losses.drawn, loss_key, self.loss, problem, plain, forward_mode=forward_mode
+        )
 
         if self.rule is None:
             state = svi_state.optim_state
             rule = self._adaptive(state.accepted)
             metric = self._metric(METRIC_PARTICLES)
-            after = []
-
-            def evaluate(parameters: Parameters):
-                scores = takes_scores(self.loss, problem) and not mutable
-                scores = scores and rule.geometry.many_solves
-                evaluation, new = losses.evaluate(parameters, scores=scores)
-                after.append(new)
-                return evaluation
+            losses = drawn(with_scores=rule.geometry.many_solves)
 
             def metric_at(parameters: Parameters) -> MetricHere:
                 return lambda: metric.operator(problem, parameters, call, metric_key)
 
-            state, info = rule.step(state, evaluate, losses.at, metric_at)
-            mutable = _accepted(info.accepted, after[0], mutable)
+            state, info = rule.step(state, losses, metric_at)
+            if mutable:
+                mutable = _accepted(info.accepted, losses.written[0], mutable)
             return SVIState(state, mutable, key), info.loss * problem.num_data, info
 
         optimizer, preconditioner = svi_state.optim_state
         parameters = self._split(self.rule.get_params(optimizer))
-        evaluation, new = losses.evaluate(parameters, scores=False)
-        gradient = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), evaluation.gradients)
+        losses = drawn()
+        mean, gradient = losses.mean(parameters)
         direction, preconditioner = self._preconditioner().update(
             gradient, preconditioner, parameters, batch=call, rng_key=metric_key
         )
-        loss = jnp.mean(evaluation.losses) * problem.num_data
+        loss = mean * problem.num_data
         moved = {**direction.variational, **direction.model}
         optimizer = self.rule.update(moved, optimizer, value=loss)
-        if new is not None:
-            mutable = new
+        if mutable:
+            mutable = losses.written[0]
         return SVIState(PreconditionedState(optimizer, preconditioner), mutable, key), loss, None
 
     def _bound(self) -> partial:
