@@ -134,6 +134,10 @@ class Layout:
         """The whole of every array on every device, so that each process can read it."""
         return jax.jit(lambda tree: tree, out_shardings=self.everywhere)(tree)
 
+    def local(self, tree: PyTree) -> PyTree:
+        """Of arrays that are whole on every device the copy on this process's first one."""
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+
     @contextmanager
     def active(self) -> Iterator[None]:
         """What is traced inside may divide its work among the devices, see `divided`."""
