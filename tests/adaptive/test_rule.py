@@ -1,5 +1,8 @@
 """The adaptive rule on losses whose optimum, curvature and noise are known."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +22,28 @@ def start():
     return Parameters({"x": jnp.array([30.0, 10.0])}, {})
 
 
+class Drawn(NamedTuple):
+    """A loss of parameters and a draw, with draws in two halves."""
+
+    loss: Callable
+    draws: jax.Array
+
+    def at(self, params):
+        return jax.vmap(lambda draws: self._half(params, draws)[1])(self.draws).ravel()
+
+    def halves(self, params):
+        differentiate = jax.vmap(jax.grad(self._half, has_aux=True), (None, 0))
+        gradients, losses = differentiate(params, self.draws)
+        return Evaluation(losses.ravel(), gradients, None)
+
+    def by_particle(self, active, embed):
+        return None
+
+    def _half(self, params, draws):
+        losses = jax.vmap(self.loss, (None, 0))(params, draws)
+        return jnp.mean(losses), losses
+
+
 def quadratic(params):
     away = params.variational["x"] - OPTIMUM
     return 0.5 * away @ CURVATURE @ away
@@ -33,18 +58,9 @@ def runner(rule, loss, *, noise=0.0, metric=1.0, particles=4, num_steps=50):
     def step(state, key):
         draws = jax.random.normal(key, (2, particles // 2, 2)) @ ROOT.T
 
-        def half(params, draws):
-            losses = jax.vmap(noisy, (None, 0))(params, draws)
-            return jnp.mean(losses), losses
-
-        def evaluate(params):
-            gradients, losses = jax.vmap(jax.grad(half, has_aux=True), (None, 0))(params, draws)
-            return Evaluation(losses.ravel(), gradients, None)
-
-        losses_at = lambda params: jax.vmap(lambda d: half(params, d)[1])(draws).ravel()
         rows = lambda params: jnp.sqrt(metric) * ROOT.T @ params.variational["x"]
         metric_at = lambda params: lambda: FisherOperator(params, rows)
-        state, info = rule.step(state, evaluate, losses_at, metric_at)
+        state, info = rule.step(state, Drawn(noisy, draws), metric_at)
         return state, (info, state.accepted.variational["x"])
 
     @jax.jit
@@ -120,16 +136,9 @@ def test_a_heavy_tail_is_no_excuse():
 
     def step(state, key):
         draws = jax.random.normal(key, (2, 4, 2))
-        half = lambda p, d: (lambda l: (jnp.mean(l), l))(jax.vmap(cliff, (None, 0))(p, d))
-
-        def evaluate(params):
-            gradients, losses = jax.vmap(jax.grad(half, has_aux=True), (None, 0))(params, draws)
-            return Evaluation(losses.ravel(), gradients, None)
-
-        losses_at = lambda p: jax.vmap(lambda d: half(p, d)[1])(draws).ravel()
         rows = lambda p: ROOT.T @ p.variational["x"]
         metric_at = lambda p: lambda: FisherOperator(p, rows)
-        state, _ = rule.step(state, evaluate, losses_at, metric_at)
+        state, _ = rule.step(state, Drawn(cliff, draws), metric_at)
         return state, state.accepted.variational["x"][0]
 
     run = jax.jit(lambda key: jax.lax.scan(step, rule.init(start()), jax.random.split(key, 60)))

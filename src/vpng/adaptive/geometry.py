@@ -54,7 +54,9 @@ class Objective(Protocol):
         """Losses, and gradients by halves."""
         ...
 
-    def by_particle(self, active: PyTree, embed: Callable[[PyTree], Parameters]) -> Particles | None:
+    def by_particle(
+        self, active: PyTree, embed: Callable[[PyTree], Parameters]
+    ) -> Particles | None:
         """Losses and derivatives in `active`, for a loss that is log q - log p; else None.
 
         Args:

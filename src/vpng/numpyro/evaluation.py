@@ -77,7 +77,9 @@ class Losses(NamedTuple):
         losses, gradients, mutable = jax.vmap(half)(self.keys)
         self.written.append(jax.tree.map(lambda leaf: leaf[0], mutable))
         scores = jax.vmap(lambda keys: self._mean_score(parameters, keys))
-        return Evaluation(losses.ravel(), gradients, scores(self.keys) if self.with_scores else None)
+        return Evaluation(
+            losses.ravel(), gradients, scores(self.keys) if self.with_scores else None
+        )
 
     def by_particle(
         self, active: PyTree, embed: Callable[[PyTree], Parameters]

@@ -39,7 +39,7 @@ from vpng.training.history import History
 from vpng.training.identity import Identity
 from vpng.transform.precondition import DEFAULT_DAMPING, precondition
 
-METRIC_PARTICLES = 3
+METRIC_PARTICLES = 1
 """Draws for the metric in one step of the automatic rule, which averages it over steps."""
 
 
