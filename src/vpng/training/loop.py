@@ -201,7 +201,7 @@ class Loop:
                 if any(stops):
                     reason = StopReason.CALLBACK
                 elif self._hopeless(state, record.rejected == count and step >= last_step):
-                    reason = StopReason.NOT_FINITE
+                    state, reason = self._chunks.last_good(state), StopReason.NOT_FINITE
                 elif stop is not None and stop.reached_between(done, step, history.latest):
                     reason = StopReason.CONVERGED
                 elif max_seconds is not None and seconds >= max_seconds:
