@@ -7,7 +7,7 @@ import pytest
 from fuzz_targets import TARGETS
 from hypothesis import given, settings
 
-NUM_CASES = {"fit": 12, "model": 25, "checkpoint": 20, "command line": 40}
+NUM_CASES = {"fit": 8, "model": 20, "checkpoint": 15, "command line": 25}
 
 
 @pytest.mark.parametrize("name", TARGETS)
