@@ -184,6 +184,12 @@ def by_columns(matrix: Float[Array, "m n"]) -> Float[Array, "m n"]:
     return matrix if layout is None else layout.divide(matrix, axis=1)
 
 
+def by_rows(batch: PyTree) -> PyTree:
+    """A part of a batch with its rows divided anew on a mesh: a part may lie on few devices."""
+    layout = active_layout()
+    return batch if layout is None else layout.divide_rows(batch)
+
+
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh with the single axis `data` over `devices`, by default all of all processes."""
     chosen = jax.devices() if devices is None else list(devices)

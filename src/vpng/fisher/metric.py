@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
+from vpng.distributed.layout import by_rows
 from vpng.fisher.entropy import entropy_rows
 from vpng.fisher.estimator import AbstractEstimator, Exact
 from vpng.fisher.operator import Bottleneck, ByDatum, FisherOperator
@@ -213,7 +214,7 @@ def _operator(
     """The operator whose rows are `metric.estimator`'s, over particles, sites and data."""
     estimator, num_particles = metric.estimator, metric.num_particles
     if metric.max_data is not None:
-        batch = jax.tree.map(lambda leaf: leaf[: metric.max_data], batch)
+        batch = by_rows(jax.tree.map(lambda leaf: leaf[: metric.max_data], batch))
     noise_key, draw_key = jax.random.split(rng_key)
     noise = jax.vmap(problem.noise, in_axes=(0, None))(
         jax.random.split(noise_key, num_particles), batch
