@@ -349,6 +349,47 @@ def test_older_checkpoints_stay_when_the_disk_stays_full(loop, tmp_path, monkeyp
     same_run(run(loop, 40), run(loop, 40, tmp_path, resume=True))
 
 
+class Edge(LinearLatent):
+    """Not finite for theta above ten."""
+
+    def likelihood(self, model, latent, batch):
+        return super().likelihood(jnp.where(model > 10.0, jnp.nan, model), latent, batch)
+
+
+def reckless():
+    """Now and then an update that is not a number, or one that jumps over the edge."""
+
+    def update(updates, state, params=None, *, rng_key, **extra):
+        luck = jax.random.uniform(rng_key)
+        jump = lambda g, p: jnp.where(luck < 0.35, 20.0 - p, -0.01 * g)
+        move = lambda g, p: jnp.where(luck < 0.2, jnp.nan, jump(g, p))
+        return jax.tree.map(move, updates, params), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: (), update)
+
+
+class KilledError(Exception):
+    """The power went."""
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_that_goes_back_to_good_points_is_resumed_exactly(tmp_path):
+    """What the guard knows is kept too: the last good point, whatever the chunk ended at."""
+    _, parameters, data = setting()
+    loop = Loop(Edge(num_data=NUM_DATA), parameters, data, reckless(), record_every=5)
+    whole = run(loop, 60)
+    assert int(whole.state.rejected) > 10
+    for place in range(10, 65, 5):
+
+        def die(record, state, place=place):
+            if record.iteration == place:
+                raise KilledError
+
+        with pytest.raises(KilledError):
+            run(loop, 60, tmp_path, resume=True, callbacks=[die])
+    same_run(whole, run(loop, 60, tmp_path, resume=True))
+
+
 def test_all_kinds_of_leaves_come_back(tmp_path):
     state = {
         "bfloat16": jnp.arange(3.0, dtype=jnp.bfloat16),

@@ -179,14 +179,19 @@ class Keeper:
         if self._pending.losses:
             self._log.append(self._pending)
             self._pending = History()
+        leaves = jax.tree.leaves(state)
+        # An array that is there twice is written once.
+        seen: dict[int, int] = {}
+        places = [seen.setdefault(id(leaf), i) for i, leaf in enumerate(leaves)]
         settings = {
             "step": step,
             "seconds": seconds,
             "ending": ending,
             "history": self._log.size,
+            "places": places,
             "identity": asdict(self._identity),
         }
-        arrays = {str(i): _plain(host_array(leaf)) for i, leaf in enumerate(jax.tree.leaves(state))}
+        arrays = {str(i): _plain(host_array(leaves[i])) for i in seen.values()}
         write_archive(self._path(step), KIND, settings, arrays, form=Format.CHECKPOINT)
         for old in self._steps()[: -self._settings.keep]:
             self._path(old).unlink(missing_ok=True)
@@ -247,7 +252,8 @@ class Keeper:
                     self._path(later).unlink(missing_ok=True)
             self._log.cut(settings["history"])
         leaves, structure = jax.tree.flatten(state)
-        restored = [_like(leaf, arrays[str(i)]) for i, leaf in enumerate(leaves)]
+        found = [arrays[str(place)] for place in settings["places"]]
+        restored = [_like(leaf, array) for leaf, array in zip(leaves, found, strict=True)]
         return Saved(
             jax.tree.unflatten(structure, restored),
             history,

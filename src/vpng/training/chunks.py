@@ -85,16 +85,21 @@ class Chunks:
         if self._careful is None:
             self._careful = self._compile_careful()
         began = time.perf_counter()
-        self._watched, info, _ = self._careful(self._known(state), data, last)
+        self._watched, info, _ = self._careful(self.known(state), data, last)
         wait_for(info.loss)
         jax.block_until_ready(self._watched)
         return Chunk(self._watched.state, info, spent + time.perf_counter() - began)
 
     def last_good(self, state: TrainState) -> TrainState:
         """`state` at the last point whose loss and gradient were finite, as far as is known."""
-        return self._known(state).at_its_best
+        return self.known(state).at_its_best
 
-    def _known(self, state: TrainState) -> Watched:
+    def go_on_with(self, watched: Watched) -> TrainState:
+        """The state of a run that ended elsewhere, with what was known there."""
+        self._watched = watched
+        return watched.state
+
+    def known(self, state: TrainState) -> Watched:
         """What the chunk before knows, if `state` is where it ended."""
         if self._watched is not None and self._watched.state is state:
             return self._watched

@@ -30,6 +30,7 @@ from vpng.training.identity import Identity
 from vpng.training.placed import Placed, placed
 from vpng.training.progress import progress_bar
 from vpng.training.step import StepInfo, TrainState, init_state
+from vpng.training.watched import Watched
 from vpng.transform.iterate_average import averaged
 
 Metric = Callable[[Parameters, PRNGKeyArray], Array]
@@ -150,7 +151,7 @@ class Loop:
         """The state before the first step."""
         return self._placed(init_state(rng_key, params, self._optimizer, self._batches))
 
-    def _placed(self, state: TrainState) -> TrainState:
+    def _placed(self, state: PyTree) -> PyTree:
         return state if self._layout is None else self._layout.put_state(state)
 
     def run(
@@ -181,7 +182,8 @@ class Loop:
         keeper = None if checkpoints is None else self._keeper(checkpoints, state, resume)
         if keeper is not None and keeper.found is not None:
             restored, history, seconds, ending = keeper.found
-            state, reason = self._placed(restored), None if ending is None else StopReason[ending]
+            state = self._chunks.go_on_with(self._placed(restored))
+            reason = None if ending is None else StopReason[ending]
         if max_seconds is not None and seconds >= max_seconds:
             reason = StopReason.SECONDS
         signals = nullcontext(Interrupt()) if keeper is None else deferred_interrupts()
@@ -236,8 +238,10 @@ class Loop:
             keeper.write(int(state.step), self._whole(state), 0.0)
         return keeper
 
-    def _whole(self, state: TrainState) -> TrainState:
-        return state if self._layout is None else self._layout.gathered(state)
+    def _whole(self, state: TrainState) -> Watched:
+        """All that the next chunk reads, where this process can read it."""
+        watched = self._chunks.known(state)
+        return watched if self._layout is None else self._layout.gathered(watched)
 
 
 def _warn_of_rejections(history: History, reason: StopReason) -> None:
