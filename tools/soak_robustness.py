@@ -210,9 +210,10 @@ def automatic(model: Callable, arguments: tuple, guide: Any, num_data: int) -> E
         good = reference.run(jax.random.key(0), 1500, *arguments, progress_bar=False)
     said = "; ".join(str(w.message) for w in caught if issubclass(w.category, RuntimeWarning))
     finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.params))
-    mean = lambda result: float(np.mean(result.losses[-100:])) / num_data
-    # Mean field cannot reach the full covariance's ELBO: half a nat in all is granted.
-    return Ending(finite, said, mean(run) - mean(good), max(0.05, 3.0 / num_data))
+    # The median: a wide posterior of a log-rate has losses with heavy tails.
+    middle = lambda result: float(np.median(result.losses[-100:])) / num_data
+    # Mean field cannot reach the full covariance's ELBO: three nats in all are granted.
+    return Ending(finite, said, middle(run) - middle(good), max(0.05, 3.0 / num_data))
 
 
 def guides(model: Callable) -> Iterator[tuple[str, Any]]:
