@@ -2,9 +2,9 @@
 
 The same answer from 1, 2, 4 and 8 devices in float64 and float32 and from 2 and 4 processes, for
 every curvature; checkpoints written by 4 processes, resumed by 1, then 2, then 4; a worker that is
-killed and one that is frozen; settings that differ. One JSON object is printed.
+killed and one that is frozen; settings that differ. A JSON object is printed for each part.
 
-    python tools/soak_distributed.py
+    python tools/soak_distributed.py [PART...]
 """
 
 import json
@@ -12,7 +12,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -96,28 +98,22 @@ def _far(first: list[float], second: list[float]) -> float:
 
 
 def main() -> None:
-    """Run all of it."""
-    report: dict = {}
-    say("one process")
-    alone = result(launch("--methods", METHODS))["params"]
-    for count in (2, 4):
-        say(f"{count} processes")
-        report[f"{count} processes"] = processes(count, alone)
-    say("checkpoints that move")
-    report["4 processes, then 1, 2 and 4"] = moved(alone)
-    say("a worker is killed")
-    report["worker killed"] = lost(signal.SIGKILL, 2, "20")
-    say("the coordinator is killed")
-    report["coordinator killed"] = lost(signal.SIGKILL, 0, "20")
-    say("a worker is frozen")
-    report["worker frozen"] = lost(signal.SIGSTOP, 2, "20")
-    say("other settings")
-    report["other settings refused"] = refused()
-    say("devices in float64")
-    report["devices, float64"] = devices()
-    say("devices in float32")
-    report["devices, float32"] = devices("--float32")
-    print(json.dumps(report, indent=1))
+    """Run all of it, or the parts that are named."""
+    alone = lambda: result(launch("--methods", METHODS))["params"]
+    parts: dict[str, Callable[[], Any]] = {
+        "2 processes": lambda: processes(2, alone()),
+        "4 processes": lambda: processes(4, alone()),
+        "4 processes, then 1, 2 and 4": lambda: moved(alone()),
+        "worker killed": lambda: lost(signal.SIGKILL, 2, "20"),
+        "coordinator killed": lambda: lost(signal.SIGKILL, 0, "20"),
+        "worker frozen": lambda: lost(signal.SIGSTOP, 2, "20"),
+        "other settings refused": refused,
+        "devices, float64": devices,
+        "devices, float32": lambda: devices("--float32"),
+    }
+    for name in sys.argv[1:] or parts:
+        say(name)
+        print(json.dumps({name: parts[name]()}), flush=True)
 
 
 if __name__ == "__main__":

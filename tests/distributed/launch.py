@@ -67,11 +67,13 @@ def result(worker: subprocess.Popen) -> dict:
 def wait_for_step(worker: subprocess.Popen, step: int) -> None:
     """Read the worker's errors until it says that it has done so many steps."""
     assert worker.stderr is not None
+    said = []
     for line in worker.stderr:
+        said.append(line)
         words = line.split()
         if words[:1] == ["step"] and int(words[1]) >= step:
             return
-    raise AssertionError("the worker ended before that step")
+    raise AssertionError("the worker ended before that step:\n" + "".join(said[-20:]))
 
 
 def seconds_until_end(worker: subprocess.Popen, limit: float) -> float:
