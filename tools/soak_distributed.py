@@ -66,7 +66,7 @@ def lost(how: signal.Signals, victim: int, heartbeat: str) -> dict:
     """Seconds until the others stop, what they say, and whether fewer can go on."""
     with tempfile.TemporaryDirectory() as folder:
         kept = ("--methods", "block", "--checkpoints", folder, "--heartbeat", heartbeat)
-        workers = launch_processes(3, *kept, "--slow", "0.2", "--steps", "10000")
+        workers = launch_processes(4, *kept, "--slow", "0.2", "--steps", "10000")
         wait_for_step(workers[victim], 30)
         began = time.monotonic()
         workers[victim].send_signal(how)
@@ -104,9 +104,9 @@ def main() -> None:
         "2 processes": lambda: processes(2, alone()),
         "4 processes": lambda: processes(4, alone()),
         "4 processes, then 1, 2 and 4": lambda: moved(alone()),
-        "worker killed": lambda: lost(signal.SIGKILL, 2, "20"),
+        "worker killed": lambda: lost(signal.SIGKILL, 3, "20"),
         "coordinator killed": lambda: lost(signal.SIGKILL, 0, "20"),
-        "worker frozen": lambda: lost(signal.SIGSTOP, 2, "20"),
+        "worker frozen": lambda: lost(signal.SIGSTOP, 3, "20"),
         "other settings refused": refused,
         "devices, float64": devices,
         "devices, float32": lambda: devices("--float32"),
