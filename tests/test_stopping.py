@@ -29,6 +29,20 @@ def test_falling_noisy_losses_do_not_stop():
         assert first_stop(noise - slope * np.arange(2000)) is None
 
 
+def test_how_often_a_slow_fall_is_taken_for_a_plateau():
+    """Two standard errors a window, over 30 windows: 0.02 of 20,000 simulated runs were stopped.
+
+    Of 100 runs more than 8 have probability below 1e-3; without the comparison of the last window
+    with the first, 0.10 are stopped.
+    """
+    slope = 2.0 * np.sqrt(2.0 / RULE.window) / RULE.window
+    falls = (
+        np.random.default_rng(seed).normal(size=1500) - slope * np.arange(1500)
+        for seed in range(100)
+    )
+    assert sum(first_stop(losses) is not None for losses in falls) <= 8
+
+
 def test_rising_losses_stop_and_broken_ones_do_not():
     assert first_stop(np.linspace(0.0, 1.0, 400)) == 150
     assert first_stop(np.full(400, np.nan)) is None

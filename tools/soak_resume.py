@@ -173,6 +173,7 @@ def main() -> int:
                 early += not (killed / "started").exists()
                 steps = sorted((killed / "run").glob("step-*.vpng"))
                 places.append(int(steps[-1].stem[5:]) if steps else 0)
+                print(f"kill {kills}, checkpoint at step {places[-1]}", file=sys.stderr, flush=True)
             elif kills >= options.kills:
                 os.waitpid(child, 0)
                 break

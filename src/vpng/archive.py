@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import zipfile
-import zlib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from vpng.errors import InputError, expected
 from vpng.files import write_atomically
+from vpng.packed import DAMAGED, read_member
 from vpng.version import __version__
 
 FORMAT_VERSION = 1
@@ -81,11 +81,14 @@ def read_archive(
         InputError: for a file that is damaged, foreign, of another kind or of a later version.
     """
     try:
+        # Members are stored as they are: none is larger than the file.
+        most = path.stat().st_size
         with zipfile.ZipFile(path) as archive:
             header, digest, content = (
-                archive.read(name) for name in ("header.json", "header.sha256", "arrays.npz")
+                read_member(archive, name, most=most)
+                for name in ("header.json", "header.sha256", "arrays.npz")
             )
-    except (zipfile.BadZipFile, KeyError, zlib.error, NotImplementedError, RuntimeError) as error:
+    except DAMAGED as error:
         raise expected(str(path), f"a {form} saved by vpng", f"another file: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error

@@ -51,7 +51,7 @@ def learning_rate(value: Any) -> None:
 
 def finite_array(name: str, value: Any) -> jax.Array:
     """`value` as a floating array with no NaN and no infinity."""
-    array = _numeric(name, value)
+    array = numeric_array(name, value)
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         array = array.astype(jnp.result_type(float))
     if not is_traced(array) and not bool(jnp.isfinite(array).all()):
@@ -104,7 +104,7 @@ def data_tree(name: str, data: Any) -> int:
     lengths: dict[str, int] = {}
     for path, leaf in leaves:
         label = name + jax.tree_util.keystr(path)
-        array = _numeric(label, leaf)
+        array = numeric_array(label, leaf)
         if array.ndim == 0:
             raise expected(label, "an array with the data along its first axis", "a scalar")
         if jnp.issubdtype(array.dtype, jnp.inexact):
@@ -133,7 +133,8 @@ def output_folder(path: Path) -> Path:
     return path
 
 
-def _numeric(name: str, value: Any) -> jax.Array:
+def numeric_array(name: str, value: Any) -> jax.Array:
+    """`value` as an array of real numbers or booleans."""
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:

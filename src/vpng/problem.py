@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from vpng.checks import numeric_array
 from vpng.errors import InputError, expected
 
 
@@ -235,9 +236,9 @@ def check_problem(problem: Problem, parameters: Parameters, batch: PyTree) -> No
     if not isinstance(parameters, Parameters):
         raise expected("params", "vpng.Parameters(variational, model)", type(parameters).__name__)
     for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
-        dtype = jnp.asarray(leaf).dtype
+        where = "params" + jax.tree_util.keystr(path)
+        dtype = numeric_array(where, leaf).dtype
         if not jnp.issubdtype(dtype, jnp.floating):
-            where = "params" + jax.tree_util.keystr(path)
             raise expected(where, "a floating array", f"dtype {dtype}")
 
     batch_shapes: list[tuple[int, ...]] = []
@@ -250,8 +251,7 @@ def check_problem(problem: Problem, parameters: Parameters, batch: PyTree) -> No
         log_probs = [site.distribution.log_prob(site.value) for site in sites]
         return log_probs, problem.kl(parameters, latent, batch)
 
-    key = jax.random.key(0)
-    log_probs, divergence = jax.eval_shape(predictive, parameters, key)
+    log_probs, divergence = _shapes_of(predictive, parameters, batch)
     size = problem.batch_size(batch)
     for position, (batch_shape, log_prob) in enumerate(zip(batch_shapes, log_probs, strict=True)):
         if not batch_shape or batch_shape[0] != size:
@@ -276,6 +276,23 @@ def check_problem(problem: Problem, parameters: Parameters, batch: PyTree) -> No
             "that ignores them; its predictive Fisher is zero for every variational parameter. "
             "Use the latent argument in likelihood()."
         )
+
+
+def _shapes_of(predictive: Callable, parameters: Parameters, batch: PyTree) -> tuple[list, Array]:
+    try:
+        return jax.eval_shape(predictive, parameters, jax.random.key(0))
+    except InputError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        shapes = [
+            eqx.tree_pformat(tree, short_arrays=True, indent=0).replace("\n", " ")[:300]
+            for tree in (parameters, batch)
+        ]
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
+        raise InputError(
+            f"problem: expected one that takes the params {shapes[0]} and a batch {shapes[1]}, "
+            f"got {reason}."
+        ) from error
 
 
 def _reads_latent(problem: Problem, parameters: Parameters, batch: PyTree) -> bool:

@@ -47,7 +47,7 @@ def _member(where: str, count: int, process: int) -> tuple[str, ...]:
     )
 
 
-def finished(worker: subprocess.Popen, seconds: float = 600.0) -> tuple[int, str, str]:
+def finished(worker: subprocess.Popen, seconds: float = 3600.0) -> tuple[int, str, str]:
     """Exit code, output and errors, in bounded time."""
     try:
         out, err = worker.communicate(timeout=seconds)

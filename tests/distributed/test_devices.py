@@ -21,6 +21,7 @@ def comparisons():
         "cg on 8 in_blocks",
         "block on 8 sharded",
         "tridiagonal on 4",
+        "svi on 3",
     ],
 )
 def test_devices_give_the_answer_of_one(comparisons, case):

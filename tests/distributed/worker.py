@@ -42,11 +42,15 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import optax
+from numpyro.infer.autoguide import AutoNormal
 
 import vpng
 from vpng.distributed import Layout, Sharded, agree, join, make_mesh
 from vpng.kronecker import Kronecker, KroneckerTridiagonal, discover
+from vpng.numpyro import SVI
 from vpng.problems import mlp_vae
 from vpng.training import Blocks, Checkpoints, EverySteps
 
@@ -163,7 +167,26 @@ def on_devices() -> dict:
         many = train(case.method, source, layout, size)
         found[case.name] = {"differs": far(many, alone[kind]), "moved": far(many, start)}
         print(case.name, found[case.name], file=sys.stderr, flush=True)
-    return found
+    return found | svi_on_devices()
+
+
+def svi_on_devices() -> dict:
+    """The same for the NumPyro front door, on a number of devices that does not divide the data."""
+    features = np.random.default_rng(1).normal(size=(31, 3))
+    labels = (features @ np.array([1.0, -2.0, 0.5]) > 0).astype(float)
+
+    def model(features, labels):
+        weights = numpyro.sample("weights", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(labels)):
+            numpyro.sample("labels", dist.Bernoulli(logits=features @ weights), obs=labels)
+
+    def fitted(mesh) -> np.ndarray:
+        svi = SVI(model, AutoNormal(model), mesh=mesh)
+        run = svi.run(jax.random.key(0), options.steps, features, labels, progress_bar=False)
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(run.params)])
+
+    alone, many = fitted(None), fitted(make_mesh(jax.devices()[:3]))
+    return {"svi on 3": {"differs": far(many, alone), "moved": float(np.max(np.abs(alone)))}}
 
 
 def far(first: np.ndarray, second: np.ndarray) -> float:

@@ -1,16 +1,23 @@
 """The engine: runs are remembered, a killed grid goes on, and another configuration is refused."""
 
 import json
+import os
+import signal
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vpng import ELBO, Parameters, optimizers
 from vpng.errors import InputError
-from vpng.experiments.contest import GridPoint, Rules, Trained, contest, summarise
+from vpng.experiments.contest import GridPoint, Rules, Trained, contest, loop_trainer, summarise
 from vpng.experiments.journal import Journal, pack, unpack
 from vpng.experiments.methods import Method
+from vpng.experiments.rules import adam_or_rmsprop
 from vpng.experiments.session import Session
+from vpng.interrupts import InterruptedRunError, deferred_interrupts
+from vpng.problems import LinearLatent
 
 
 class KilledError(Exception):
@@ -186,3 +193,68 @@ def test_the_plan_is_what_is_run():
     for pilot, points in ((0.25, (0.1, 0.3)), (1.0, (0.1, 0.3)), (0.25, (0.1,))):
         contest(Session(watcher=seen.append), rules(pilot, points=points), Course([]))
         assert (seen[-1].position, seen[-1].fraction) == (seen[-1].total, pytest.approx(1.0))
+
+
+def linear_race():
+    """A race of real runs, compiled once."""
+    problem = LinearLatent(num_data=6)
+    parameters = Parameters(jnp.asarray(0.1), jnp.asarray(0.5))
+    train = loop_trainer(
+        problem,
+        parameters,
+        jnp.linspace(-1.0, 1.0, 6),
+        lambda learning_rate, rmsprop: optimizers.gradient(
+            learning_rate, rule=adam_or_rmsprop(rmsprop > 0.5)
+        ),
+        lambda key: parameters,
+        objective=ELBO(1),
+        batch_size=2,
+        record_every=5,
+        metrics={"train_elbo": lambda params, key: -params.model},
+        show="train_elbo",
+    )
+    return lambda method: train
+
+
+def test_a_run_stopped_by_a_signal_goes_on_inside(tmp_path):
+    """The signal comes in the middle of the second run: it is saved there and ends the same."""
+    grid = [GridPoint(rate, "adam") for rate in (0.1, 0.3)]
+    course = Rules((Method.GRADIENT,), grid, 2, None, 40)
+    trainer = linear_race()
+    whole = contest(Session(), course, trainer)
+    seen = []
+
+    def stop(status):
+        seen.append(status)
+        if status.position == 2 and status.detail.startswith("15 steps"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(InterruptedRunError, match="SIGTERM"), deferred_interrupts():
+        contest(Session(journal(tmp_path), stop), course, trainer)
+    unfinished = list((tmp_path / "runs").glob("*.unfinished/step-*15.vpng"))
+    assert len(unfinished) == 1
+    seen.clear()
+    resumed = contest(Session(journal(tmp_path, resume=True), seen.append), course, trainer)
+    details = [status.detail for status in seen if "steps" in status.detail]
+    assert details[0].startswith("20 steps")
+    assert [run.params_sha256 for run in resumed.runs] == [run.params_sha256 for run in whole.runs]
+    for mine, theirs in zip(resumed.runs, whole.runs, strict=True):
+        assert mine.curves["loss"] == theirs.curves["loss"]
+        assert mine.curves["iteration"] == theirs.curves["iteration"]
+    assert not list((tmp_path / "runs").glob("*.unfinished"))
+    # A new start clears what is left of an old one.
+    (tmp_path / "results.json").write_text("{}")
+    (tmp_path / "runs" / "old.unfinished").mkdir()
+    journal(tmp_path)
+    assert not list((tmp_path / "runs").glob("*.unfinished"))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_command_line_says_how_to_go_on(vpng, monkeypatch, tmp_path, number, code):
+    def stopped(*args, **kwargs):
+        raise InterruptedRunError(number)
+
+    monkeypatch.setattr("vpng.cli.reproduce.reproduce_one", stopped)
+    found, _, errors = vpng("reproduce", "toy", "--out", str(tmp_path))
+    assert found == code
+    assert errors == f"vpng: stopped by {number.name}; what is done is kept, go on with --resume\n"

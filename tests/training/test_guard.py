@@ -172,6 +172,61 @@ def test_a_fisher_that_is_not_finite_is_named_and_the_damping_rises():
     assert float(state.curvature.averages.weight) == 0.0
 
 
+class Cliff(TwoSites):
+    """A loss that is not a number once a parameter is above one."""
+
+    def likelihood(self, model: Any, latent: Any, batch: Any) -> Any:
+        beyond = jnp.where(model > 1.0, jnp.nan, 0.0)
+        return {
+            "counts": dist.Poisson(jnp.exp(latent)),
+            "lengths": dist.Normal(latent, 1.0 + beyond),
+        }
+
+
+def leap(damping: LevenbergMarquardtState, params: Parameters) -> Parameters:
+    """A step of 1 / damping towards the cliff."""
+    still = jax.tree.map(jnp.zeros_like, params.variational)
+    return Parameters(still, 1.0 / damping.damping)
+
+
+def leaping(initial: float) -> optax.GradientTransformation:
+    rule = LevenbergMarquardt(initial=initial)
+    return optax.GradientTransformation(
+        lambda params: rule.init(params.variational),
+        lambda updates, state, params: (leap(state, params), state),
+    )
+
+
+def run_to_the_cliff(initial: float, num_steps: int):
+    params = start()._replace(model=jnp.zeros(()))
+    loop = Loop(Cliff(), params, data(broken=False), leaping(initial), record_every=10)
+    return loop.run(loop.init(params, jax.random.key(0)), num_steps, progress=False)
+
+
+def test_a_step_over_the_edge_is_taken_back_and_made_shorter():
+    """From 0 a step of 1 / 0.02 = 50; each rejection multiplies the damping by five.
+
+    The point beyond is rejected twice, then the run goes back and leaps 50 / 25 = 2; that is
+    rejected once, since the run has made no progress, and leads to leaps of 50 / 125 = 0.4: to 0.4,
+    to 0.8, and over the edge again. The steps are: leap, rejected, rejected, leap, rejected, leap,
+    leap, leap, rejected, rejected.
+    """
+    with pytest.warns(RuntimeWarning, match="5 of 10 steps"):
+        result = run_to_the_cliff(0.02, 10)
+    bad = ~np.isfinite(result.history.step_losses)
+    np.testing.assert_array_equal(np.flatnonzero(bad), [1, 2, 4, 8, 9])
+    assert float(result.params.model) == pytest.approx(0.8)
+    assert float(result.state.optimizer.damping) == pytest.approx(0.02 * 5**5)
+
+
+def test_the_last_good_state_is_one_with_a_finite_loss():
+    """Leaps of 1e30 do not get short enough in thirty rejections."""
+    with pytest.warns(RuntimeWarning, match="Stopped"):
+        result = run_to_the_cliff(1e-30, 1000)
+    assert result.stop_reason is StopReason.NOT_FINITE
+    assert float(result.params.model) == 0.0
+
+
 class Edge(TwoSites):
     """A likelihood with a finite density and gradient, but a Fisher that is not finite."""
 

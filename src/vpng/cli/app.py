@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from vpng.distributed.faults import LostProcessError
 from vpng.errors import InputError, expected
 from vpng.interrupts import InterruptedRunError
 
@@ -64,6 +65,26 @@ def reproduce(
             help="For vae: digits or mnist; for vmf: synthetic, ml-20m and more.", metavar="NAME"
         ),
     ] = None,
+    mesh: Annotated[
+        bool, typer.Option("--mesh", help="Divide every batch among all devices; vae and vmf.")
+    ] = False,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="As one process of a job under SLURM, Open MPI or Kubernetes, with --mesh.",
+        ),
+    ] = False,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(help="As one process of several: where process 0 is.", metavar="HOST:PORT"),
+    ] = None,
+    num_processes: Annotated[
+        int | None, typer.Option(help="With --coordinator: how many there are.", metavar="N")
+    ] = None,
+    process_id: Annotated[
+        int | None, typer.Option(help="With --coordinator: which this is, from 0.", metavar="I")
+    ] = None,
 ) -> None:
     """Reproduce an experiment of the paper: results as JSON and CSV, figures, a table."""
     from vpng.cli.reproduce import reproduce_all, reproduce_one
@@ -84,12 +105,17 @@ def reproduce(
         "data": data,
     }
     options = {option: value for option, value in given.items() if value is not None}
+    joins = distributed or any(v is not None for v in (coordinator, num_processes, process_id))
     if name == "all":
-        if options or assignments:
-            listed = ", ".join([f"--{option}" for option in options] or ["--set"])
+        if options or assignments or mesh or joins:
+            listed = ", ".join([f"--{option}" for option in options] or ["--set or --mesh"])
             raise expected("all", "--preset, --config and --resume alone", listed)
         reproduce_all(out, preset=Preset(preset), config=config, resume=resume)
         return
+    if joins:
+        from vpng.distributed import join
+
+        join(coordinator, num_processes, process_id)
     reproduce_one(
         name,
         out,
@@ -98,6 +124,7 @@ def reproduce(
         preset=Preset(preset),
         config=config,
         resume=resume,
+        on_mesh=mesh or joins,
     )
 
 
@@ -266,6 +293,9 @@ def main() -> None:
     except InputError as error:
         typer.echo(f"vpng: {error}", err=True)
         raise SystemExit(2) from None
+    except LostProcessError as error:
+        typer.echo(f"vpng: {error}", err=True)
+        raise SystemExit(1) from None
     except InterruptedRunError as stop:
         typer.echo(f"vpng: {stop}; what is done is kept, go on with --resume", err=True)
         raise SystemExit(128 + stop.signal) from None

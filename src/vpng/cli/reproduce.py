@@ -7,10 +7,12 @@ from typing import Any
 
 from vpng.checks import output_folder
 from vpng.cli.output import list_paths, live_status, show
+from vpng.distributed import Layout, agree, from_first, is_first, make_mesh
 from vpng.errors import expected
 from vpng.experiments.journal import Journal, check_journal
 from vpng.experiments.methods import parse_methods
 from vpng.experiments.registry import EXPERIMENTS, Experiment
+from vpng.experiments.results import plain
 from vpng.experiments.session import Session
 from vpng.experiments.settings import Preset, parse_assignment, read_toml, typed_settings
 from vpng.experiments.store import store
@@ -27,6 +29,7 @@ def reproduce_one(
     preset: Preset,
     config: Path | None,
     resume: bool,
+    on_mesh: bool = False,
 ) -> None:
     """Run the experiment `name`: the preset first, then the file, then the options.
 
@@ -36,7 +39,7 @@ def reproduce_one(
     names = tuple(EXPERIMENTS)
     from_file = read_toml(config, names, name) if config else {}
     configuration = configured(name, options, assignments, preset, from_file, str(config))
-    run_and_store(name, configuration, out, resume=resume)
+    run_and_store(name, configuration, out, resume=resume, on_mesh=on_mesh)
 
 
 def reproduce_all(out: Path, *, preset: Preset, config: Path | None, resume: bool) -> None:
@@ -79,13 +82,47 @@ def configured(
     return experiment.config(**experiment.settings(preset, given))
 
 
-def run_and_store(name: str, configuration: Any, out: Path, *, resume: bool = False) -> None:
-    """Run an experiment with its progress shown, write its files and print its table."""
+def run_and_store(
+    name: str, configuration: Any, out: Path, *, resume: bool = False, on_mesh: bool = False
+) -> None:
+    """Run an experiment with its progress shown, write its files and print its table.
+
+    On a mesh over all devices of all processes, the first process does the showing and writing.
+    """
     experiment = EXPERIMENTS[name]
-    folder = output_folder(out)
-    journal = Journal.open(folder, name, asdict(configuration), resume=resume)
+    if not on_mesh:
+        folder = output_folder(out)
+        journal = Journal.open(folder, name, asdict(configuration), resume=resume)
+        _run_and_show(name, experiment, configuration, folder, journal, None)
+        return
+    if not experiment.on_mesh:
+        known = ", ".join(other for other, one in EXPERIMENTS.items() if one.on_mesh)
+        raise expected("--mesh", f"one of the experiments {known}", name)
+    agree({"experiment": name, **plain(asdict(configuration))})
+    layout = Layout(make_mesh())
+    opened: list[Journal] = []
+
+    def open_journal() -> None:
+        folder = output_folder(out)
+        opened.append(Journal.open(folder, name, asdict(configuration), resume=resume))
+
+    from_first(open_journal)
+    if is_first():
+        _run_and_show(name, experiment, configuration, out, opened[0], layout)
+    else:
+        experiment.run(configuration, Session(None, layout=layout))
+
+
+def _run_and_show(
+    name: str,
+    experiment: Experiment,
+    configuration: Any,
+    folder: Path,
+    journal: Journal,
+    layout: Layout | None,
+) -> None:
     with deferred_interrupts(), live_status(name) as watch:
-        session = Session(journal, watch)
+        session = Session(journal, watch, layout)
         results = experiment.run(configuration, session)
         session("drawing")
         paths = store(experiment, results, folder)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, relative_norm, solve_info
 from vpng.curvature.fallback import CLIPPED, by_products, clipped, fall_back, inverted, raised
+from vpng.distributed.layout import by_columns
 from vpng.findings import all_finite
 
 
@@ -134,7 +135,7 @@ class Dual(_Direct):
         state: tuple[()],
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
-        rows = metric().rows()
+        rows = by_columns(metric().rows())
         gram = rows @ rows.T
         factor = jnp.linalg.cholesky(_shifted(gram, damping))
 

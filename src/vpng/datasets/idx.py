@@ -6,6 +6,7 @@ come m sizes, unsigned 32-bit, and the numbers with the last dimension fastest.
 
 import math
 import struct
+import sys
 
 import numpy as np
 
@@ -51,8 +52,10 @@ def parse_idx(name: str, content: bytes) -> np.ndarray:
     shape = struct.unpack(f">{dimensions}I", content[4:start])
     dtype = _TYPES[code]
     size = start + math.prod(shape) * dtype.itemsize
+    listed = " x ".join(map(str, shape))
+    if math.prod(max(length, 1) for length in shape) > sys.maxsize // dtype.itemsize:
+        raise expected(name, "sizes that an array can have", listed)
     if len(content) != size:
-        listed = " x ".join(map(str, shape))
         raise expected(name, f"{size} bytes for {listed} numbers", f"{len(content)} bytes")
     numbers = np.frombuffer(content, dtype, offset=start).reshape(shape)
     return numbers.astype(dtype.newbyteorder("="), copy=False)

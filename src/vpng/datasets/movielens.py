@@ -2,7 +2,6 @@
 
 import hashlib
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from vpng.datasets.fetch import DATA_DIR_VARIABLE, cache_folder, data_folder, download
 from vpng.datasets.ratings import Ratings, parse_ratings, read_ratings
 from vpng.errors import InputError, expected
+from vpng.packed import DAMAGED, read_member
 
 MOVIELENS_MIRRORS = ("https://files.grouplens.org/datasets/movielens",)
 """Where `load_movielens` looks by default, in turn."""
@@ -110,8 +110,8 @@ def _unpacked(path: Path, edition: Edition, *, label: str, remedy: str) -> Ratin
             wanted = f"a file with {kind.upper()} {known}"
             raise refuse(wanted, f"{found} for {size} bytes{whole}")
         with zipfile.ZipFile(path) as packed:
-            content = packed.read(edition.member)
-    except (KeyError, zipfile.BadZipFile, zlib.error) as error:
+            content = read_member(packed, edition.member)
+    except DAMAGED as error:
         raise refuse(f"a zip file that has {edition.member}", str(error)) from error
     except OSError as error:
         raise InputError(f"{label}: cannot be read: {error.strerror or error}.") from error

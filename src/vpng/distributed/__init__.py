@@ -10,7 +10,7 @@ from vpng.distributed.layout import (
     active_layout,
     make_mesh,
 )
-from vpng.distributed.processes import agree, is_first, join
+from vpng.distributed.processes import agree, from_first, is_first, join
 
 __all__ = [
     "AbstractPlacement",
@@ -22,6 +22,7 @@ __all__ = [
     "active_layout",
     "agree",
     "divided",
+    "from_first",
     "is_first",
     "join",
     "make_mesh",

@@ -109,6 +109,28 @@ class Layout:
         """A batch with its rows divided among the devices; inside a compiled function."""
         return jax.tree.map(self.divide, batch)
 
+    def divide_data(self, arguments: PyTree, num_data: int) -> PyTree:
+        """Arguments with the arrays of `num_data` rows divided; inside a compiled function."""
+
+        def placed(leaf: Any) -> Any:
+            is_data = jnp.ndim(leaf) > 0 and jnp.shape(leaf)[0] == num_data
+            return self.divide(jnp.asarray(leaf)) if is_data else leaf
+
+        is_array = lambda leaf: isinstance(leaf, jax.Array | np.ndarray)
+        return jax.tree.map(lambda leaf: placed(leaf) if is_array(leaf) else leaf, arguments)
+
+    def jitted(
+        self, function: Callable[..., tuple[PyTree, PyTree]], state: PyTree
+    ) -> Callable[..., tuple[PyTree, PyTree]]:
+        """A function of a state, and whatever else, that returns the next state and a report."""
+        program = jax.jit(function, out_shardings=(self.state_shardings(state), self.everywhere))
+
+        def call(*arguments: PyTree) -> tuple[PyTree, PyTree]:
+            with self.active():
+                return program(*arguments)
+
+        return call
+
     def state_shardings(self, state: PyTree) -> PyTree:
         """The sharding of every array of a state: as `parameters` says."""
 
@@ -134,6 +156,10 @@ class Layout:
         """The whole of every array on every device, so that each process can read it."""
         return jax.jit(lambda tree: tree, out_shardings=self.everywhere)(tree)
 
+    def local(self, tree: PyTree) -> PyTree:
+        """Of arrays that are whole on every device the copy on this process's first one."""
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+
     @contextmanager
     def active(self) -> Iterator[None]:
         """What is traced inside may divide its work among the devices, see `divided`."""
@@ -150,6 +176,12 @@ _ACTIVE: ContextVar[Layout | None] = ContextVar("vpng_layout", default=None)
 def active_layout() -> Layout | None:
     """The layout for which is being traced; None on one device."""
     return _ACTIVE.get()
+
+
+def by_columns(matrix: Float[Array, "m n"]) -> Float[Array, "m n"]:
+    """A matrix with its columns divided on a mesh: products of its rows are sums over devices."""
+    layout = active_layout()
+    return matrix if layout is None else layout.divide(matrix, axis=1)
 
 
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -92,6 +92,26 @@ def agree(settings: Mapping[str, Any]) -> None:
                 f"process {process}: expected the configuration and libraries of process 0, got "
                 f"{'; '.join(differing)}. Start all processes with the same ones."
             )
+
+
+def from_first(compute: Callable[[], Any]) -> Any:
+    """What `compute` gives on the first process: numbers, texts and trees of them.
+
+    Raises:
+        InputError: on all processes, if it does on the first.
+    """
+    if jax.process_count() == 1:
+        return compute()
+    answer: dict[str, Any] = {}
+    if is_first():
+        try:
+            answer = {"value": compute()}
+        except InputError as error:
+            answer = {"error": str(error)}
+    answer = json.loads(_everyones(json.dumps(answer))[0])
+    if "error" in answer:
+        raise InputError(answer["error"])
+    return answer["value"]
 
 
 def agreed(choice: Choice | None, choices: Sequence[Choice]) -> Choice | None:

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
+from vpng.distributed import Layout
 from vpng.experiments.journal import pack, unpack
 from vpng.experiments.methods import Method
 from vpng.experiments.results import Run, mean_and_std, params_sha256
@@ -21,7 +22,8 @@ from vpng.experiments.session import Session, Tell
 from vpng.interrupts import stop_if_interrupted
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem
-from vpng.training import AbstractData, Loop, Record, StopReason
+from vpng.training import AbstractData, Blocks, Loop, Record, StopReason
+from vpng.training.blocks import blocks_for
 from vpng.training.loop import Metric
 
 
@@ -211,6 +213,15 @@ def _or_lowest(value: float) -> float:
     return value if np.isfinite(value) else -np.inf
 
 
+def _own_rows(layout: Layout, data: PyTree, batch_size: int | None) -> AbstractData:
+    """The rows of `data` that belong to this process's devices."""
+    count = len(jax.tree.leaves(data)[0])
+    blocks = blocks_for(layout, count if batch_size is None else batch_size)
+    host = jax.tree.map(np.asarray, data)
+    read = lambda rows: jax.tree.map(lambda leaf: leaf[rows], host)
+    return Blocks.of_process(layout, read, count, blocks)
+
+
 def summarise(outcome: Contest, metrics: Sequence[str]) -> dict[str, Any]:
     """Per method: the mean over seeds of the final metrics, the pace, and what was chosen."""
     summary = {}
@@ -241,6 +252,7 @@ def loop_trainer(
     metrics: Mapping[str, Metric],
     show: str,
     pictures: Callable[[Parameters], dict[str, np.ndarray]] = lambda _: {},
+    layout: Layout | None = None,
 ) -> Train:
     """One compiled program for all grid points and seeds of a method.
 
@@ -256,7 +268,10 @@ def loop_trainer(
         metrics: evaluated at every record.
         show: the metric in the progress display.
         pictures: the final parameters of the first seed -> arrays for the figures.
+        layout: the mesh to run on, each process with its own rows; None for one device.
     """
+    if layout is not None:
+        data = _own_rows(layout, data, batch_size)
     loop = Loop(
         problem,
         parameters,
@@ -266,6 +281,7 @@ def loop_trainer(
         batch_size=batch_size,
         record_every=record_every,
         metrics=metrics,
+        mesh=layout,
     )
 
     def train(

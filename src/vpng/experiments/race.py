@@ -368,7 +368,7 @@ def load_course(target: str) -> Course:
         InputError: if there is no such thing, with what was expected.
     """
     module_name, colon, attribute = target.partition(":")
-    if not colon or not module_name or not attribute:
+    if not colon or not attribute or not all(map(str.isidentifier, module_name.split("."))):
         raise expected("TARGET", "module:attribute, for instance my_module:problem", repr(target))
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))

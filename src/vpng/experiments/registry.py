@@ -26,6 +26,7 @@ class Experiment:
         options: the settings that have an option of their own on the command line.
         methods: the methods it knows; none if it compares no methods.
         presets: the settings in which a preset differs from the defaults.
+        on_mesh: whether it can be run on several devices and processes.
     """
 
     config: Callable[..., Any]
@@ -35,6 +36,7 @@ class Experiment:
     options: tuple[str, ...]
     methods: tuple[Method, ...] = ()
     presets: Mapping[Preset, Settings] = field(default_factory=dict)
+    on_mesh: bool = False
 
     def settings(self, preset: Preset, given: Settings) -> dict[str, Any]:
         """The settings of the preset, then those given; a time budget lifts the limit on steps."""
@@ -54,6 +56,7 @@ def _autoencoder(config: Callable[..., vae.VaeConfig], quick: Settings) -> Exper
         ("seeds", "iterations", "budget", "methods", "data"),
         vae.METHODS,
         {Preset.QUICK: quick, Preset.PAPER: paper},
+        on_mesh=True,
     )
 
 
@@ -126,5 +129,6 @@ EXPERIMENTS = {
                 "pilot": 1.0,
             },
         },
+        on_mesh=True,
     ),
 }

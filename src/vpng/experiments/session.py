@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import jax
 
+from vpng.distributed import Layout, from_first
 from vpng.experiments.journal import Journal
 from vpng.experiments.results import plain
 from vpng.interrupts import stop_if_interrupted
@@ -67,11 +68,20 @@ class Session:
     """Runs the parts of an experiment one after another and keeps each that has finished.
 
     A part that the journal remembers is not run again, and one that was stopped may go on from its
-    checkpoint. Calling the session with a text shows it.
+    checkpoint. Calling the session with a text shows it. Of several processes only the first has a
+    journal; the others hear from it.
+
+    Attributes:
+        layout: the mesh to run on; None for one device.
     """
 
-    def __init__(self, journal: Journal | None = None, watcher: Watcher = silent) -> None:
-        self._journal, self._watcher = journal, watcher
+    def __init__(
+        self,
+        journal: Journal | None = None,
+        watcher: Watcher = silent,
+        layout: Layout | None = None,
+    ) -> None:
+        self._journal, self._watcher, self.layout = journal, watcher, layout
         self._runs, self._cost = 0, 0.0
         self._position, self._done, self._recalled, self._busy = 0, 0.0, 0.0, 0.0
 
@@ -106,7 +116,7 @@ class Session:
         """
         stop_if_interrupted()
         self._position += 1
-        document = self._journal.recall(name) if self._journal else None
+        document = from_first(lambda: self._journal.recall(name) if self._journal else None)
         if document is not None:
             self._recalled += cost
         else:

@@ -171,6 +171,7 @@ def run(config: VaeConfig, session: Session | None = None) -> Results:
             },
             show="test_elbo",
             pictures=lambda parameters: _pictures(images, parameters),
+            layout=session.layout,
         )
 
     points = [GridPoint(rate, rule) for rule in config.rules for rate in config.learning_rates]

@@ -20,6 +20,7 @@ from vpng.datasets import (
     split_users,
     synthetic_ratings,
 )
+from vpng.distributed import Layout
 from vpng.errors import expected
 from vpng.experiments.contest import (
     Contest,
@@ -177,7 +178,7 @@ def run(config: VmfConfig, session: Session | None = None) -> Results:
         ) -> Trained:
             if seed not in by_split:
                 tell(0.0, "compiling")
-                by_split[seed] = _split_trainer(config, method, counts, seed)
+                by_split[seed] = _split_trainer(config, method, counts, seed, session.layout)
             return by_split[seed](point, seed, steps, seconds, tell)
 
         return train
@@ -203,7 +204,11 @@ def run(config: VmfConfig, session: Session | None = None) -> Results:
 
 
 def _split_trainer(
-    config: VmfConfig, method: Method, counts: UInt8[np.ndarray, "n m"], seed: int
+    config: VmfConfig,
+    method: Method,
+    counts: UInt8[np.ndarray, "n m"],
+    seed: int,
+    layout: Layout | None,
 ) -> Train:
     """One compiled program for all grid points on one split of the users.
 
@@ -262,6 +267,7 @@ def _split_trainer(
             for name, part in evaluated.items()
         },
         show="test_elbo",
+        layout=layout,
     )
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.example_libraries.optimizers import Optimizer
+from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 from numpyro import infer
@@ -24,6 +25,7 @@ from vpng.checks import positive_integer
 from vpng.curvature import AbstractCurvature
 from vpng.curvature.base import MetricHere
 from vpng.damping import AbstractDamping
+from vpng.distributed.layout import Layout, as_layout
 from vpng.errors import expected
 from vpng.fisher import AbstractMetric, Divergence, Exact, Network
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
@@ -100,6 +102,8 @@ class SVI(infer.SVI):
             unless given, see `default_metric`.
         damping: with `optim`, per datum, a number, a schedule or a rule; without it a number,
             relative to the metric's diagonal, from which the rule starts.
+        mesh: devices among which `run` divides the arguments that have the data along their first
+            axis; plates that take subsamples gather them from all devices.
         **static_kwargs: arguments of model and guide that never change.
     """
 
@@ -113,6 +117,7 @@ class SVI(infer.SVI):
         curvature: AbstractCurvature | AbstractGeometry | None = None,
         fisher: AbstractMetric | None = None,
         damping: AbstractDamping | Schedule | float | None = None,
+        mesh: Mesh | Layout | None = None,
         **static_kwargs: Any,
     ) -> None:
         loss = Trace_ELBO(num_particles=10) if loss is None else loss
@@ -131,6 +136,7 @@ class SVI(infer.SVI):
         self.curvature = curvature
         self.fisher = fisher
         self.damping = damping
+        self.layout = as_layout(mesh)
         self.problem: TracedProblem | None = None
 
     def init(
@@ -258,11 +264,20 @@ class SVI(infer.SVI):
         if checkpoints is not None and rule is None:
             size = min(size, SAVED_CHUNK)
 
+        layout, problem = self.layout, self._initialised()
+        place = lambda state: state if layout is None else layout.put_state(state)
+        whole = lambda state: state if layout is None else layout.gathered(state)
+        state = place(state)
+
         # Compiled within the chunk; as a function of its own it is traced once and not twice.
         @jax.jit
         def advance(state: SVIState) -> tuple[SVIState, Array]:
+            own, named = args, kwargs
+            if layout is not None:
+                state = layout.pin(state)
+                own, named = layout.divide_data((args, kwargs), problem.num_data)
             return method(
-                state, *args, forward_mode_differentiation=forward_mode_differentiation, **kwargs
+                state, *own, forward_mode_differentiation=forward_mode_differentiation, **named
             )
 
         def body(i: Array, carry: tuple[SVIState, Array]) -> tuple[SVIState, Array]:
@@ -272,18 +287,20 @@ class SVI(infer.SVI):
 
         buffer = jnp.zeros((size,), jax.eval_shape(advance, state)[1].dtype)
         # The length is traced: the last, shorter chunk needs no second compilation.
-        chunk = jax.jit(lambda state, length: jax.lax.fori_loop(0, length, body, (state, buffer)))
+        run = lambda state, length: jax.lax.fori_loop(0, length, body, (state, buffer))
+        chunk = jax.jit(run) if layout is None else layout.jitted(run, state)
 
         keeper, history, ending = None, History(), None
         if checkpoints is not None:
             about = {"arguments": (args, kwargs)}
             identity = Identity.of(state, about, advance, state)
-            keeper = Keeper(checkpoints, identity, state, resume=resume)
+            keeper = Keeper(checkpoints, identity, whole(state), resume=resume)
             if keeper.found is not None:
-                state, history, _, ending = keeper.found
+                found, history, _, ending = keeper.found
+                state = place(found)
             else:
                 # The first one shows that the others can be written too.
-                keeper.write(0, state, 0.0)
+                keeper.write(0, whole(state), 0.0)
         done = len(history.step_losses)
         converged = None if rule is None else ending == _CONVERGED
         signals = nullcontext(Interrupt()) if keeper is None else deferred_interrupts()
@@ -306,8 +323,11 @@ class SVI(infer.SVI):
                 if keeper is not None:
                     keeper.note([], history.losses[-1])
                     if converged or interrupt or done >= total or keeper.due(done):
-                        keeper.save(done, state, 0.0, _CONVERGED if converged else None)
-        result = RunResult(self.get_params(state), state, jnp.asarray(history.step_losses))
+                        keeper.save(done, whole(state), 0.0, _CONVERGED if converged else None)
+        params = self.get_params(state)
+        if layout is not None:
+            params = layout.local(layout.gathered(params))
+        result = RunResult(params, state, jnp.asarray(history.step_losses))
         result.interrupted = bool(interrupt) and done < total and not converged
         result.converged = converged
         return result

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from math import gcd
 
 import equinox as eqx
 import jax
@@ -117,6 +118,21 @@ def own_blocks(layout: Layout, num_blocks: int) -> list[int]:
     """The blocks on this process's devices."""
     placed = layout.divided_along(0).addressable_devices_indices_map((num_blocks,))
     return sorted({b for index in placed.values() if index for b in range(num_blocks)[index[0]]})
+
+
+def blocks_for(layout: Layout, batch_size: int) -> int:
+    """A number of blocks that divides the batch, the same for 1, 2, 4 and 8 devices if it can be.
+
+    Raises:
+        InputError: if the devices do not divide the batch.
+    """
+    count = gcd(batch_size, NUM_BLOCKS)
+    if count % layout.num_devices == 0:
+        return count
+    if batch_size % layout.num_devices:
+        wanted = f"a multiple of the {layout.num_devices} devices"
+        raise expected("batch_size", wanted, batch_size)
+    return layout.num_devices
 
 
 def check_blocks(layout: Layout, num_blocks: int) -> None:

@@ -123,6 +123,7 @@ class Keeper:
             raise expected("every", "EverySteps(...) for several processes", checkpoints.every)
         self._log = Logbook(self._folder / "history.log")
         self._pending = History()
+        self._failing = False
         if self._writes:
             _prepare(self._folder)
             if self._steps() and not resume:
@@ -148,7 +149,7 @@ class Keeper:
         return time.monotonic() - self._saved_at >= every.count
 
     def save(self, step: int, state: PyTree, seconds: float, ending: str | None = None) -> None:
-        """Write a checkpoint; if that fails, warn and go on: those before it are whole.
+        """Write a checkpoint; if that fails, warn once and go on: those before it are whole.
 
         Args:
             step: steps done.
@@ -159,8 +160,11 @@ class Keeper:
         try:
             self.write(step, state, seconds, ending)
         except (InputError, OSError) as error:
-            message = f"vpng: no checkpoint at step {step}, the run goes on: {error}"
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            if not self._failing:
+                _warn(f"no checkpoint at step {step}, the run goes on: {error}")
+            self._failing = True
+        else:
+            self._failing = False
 
     def write(self, step: int, state: PyTree, seconds: float, ending: str | None = None) -> None:
         """`save` that fails if it cannot write.

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ from vpng.objective import ELBO
 from vpng.problem import Problem
 from vpng.training.data import AbstractData, Batches
 from vpng.training.guard import Guard, finite_throughout
-from vpng.training.step import Step, StepInfo, TrainState, make_bare_step, make_step
+from vpng.training.step import StepInfo, TrainState, make_bare_step, make_step
+from vpng.training.watched import Watched, watched_step
 
 
 class Chunk(NamedTuple):
@@ -33,9 +34,9 @@ class Chunk(NamedTuple):
     seconds: float
 
 
-Program = Callable[
-    [TrainState, AbstractData, np.int32], tuple[TrainState, StepInfo, Bool[Array, ""]]
-]
+State = TypeVar("State", TrainState, Watched)
+Advance = Callable[[State, AbstractData], tuple[State, StepInfo]]
+Program = Callable[[State, AbstractData, np.int32], tuple[State, StepInfo, Bool[Array, ""]]]
 
 
 class Chunks:
@@ -60,11 +61,14 @@ class Chunks:
     ) -> None:
         self.guard = guard
         self.step = make_bare_step(problem, optimizer, objective, batches)
-        careful = make_step(problem, optimizer, objective, batches)
+        careful = watched_step(make_step(problem, optimizer, objective, batches))
         look = guard is not None
         self._bare = _compile(self.step, length, state, data, layout, look=look)
-        self._compile_careful = lambda: _compile(careful, length, state, data, layout, look=False)
-        self._careful: Program | None = None
+        self._compile_careful = lambda: _compile(
+            careful, length, Watched.of(state), data, layout, look=False
+        )
+        self._careful: Program[Watched] | None = None
+        self._watched: Watched | None = None
 
     def run(self, state: TrainState, data: AbstractData, last_step: int) -> Chunk:
         """The next chunk, up to `last_step`."""
@@ -81,29 +85,39 @@ class Chunks:
         if self._careful is None:
             self._careful = self._compile_careful()
         began = time.perf_counter()
-        new, info, _ = self._careful(state, data, last)
+        self._watched, info, _ = self._careful(self._known(state), data, last)
         wait_for(info.loss)
-        jax.block_until_ready(new)
-        return Chunk(new, info, spent + time.perf_counter() - began)
+        jax.block_until_ready(self._watched)
+        return Chunk(self._watched.state, info, spent + time.perf_counter() - began)
+
+    def last_good(self, state: TrainState) -> TrainState:
+        """`state` at the last point whose loss and gradient were finite, as far as is known."""
+        return self._known(state).at_its_best
+
+    def _known(self, state: TrainState) -> Watched:
+        """What the chunk before knows, if `state` is where it ended."""
+        if self._watched is not None and self._watched.state is state:
+            return self._watched
+        return Watched.of(state)
 
 
 def _compile(
-    step: Step,
+    step: Advance[State],
     length: int,
-    state: TrainState,
+    state: State,
     data: AbstractData,
     layout: Layout | None,
     *,
     look: bool,
-) -> Program:
+) -> Program[State]:
     _, shapes = jax.eval_shape(step, state, data)
     empty = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
 
     def chunk(
-        state: TrainState, data: AbstractData, last_step: Array
-    ) -> tuple[TrainState, StepInfo, Bool[Array, ""]]:
+        state: State, data: AbstractData, last_step: Array
+    ) -> tuple[State, StepInfo, Bool[Array, ""]]:
         # One program for every chunk, the last and shorter one too: the number of steps is traced.
-        def body(position: Array, carry: tuple[TrainState, StepInfo]) -> tuple:
+        def body(position: Array, carry: tuple[State, StepInfo]) -> tuple:
             state, infos = carry
             state, info = step(state, data)
             state = state if layout is None else layout.pin(state)
@@ -113,7 +127,7 @@ def _compile(
         new, infos = jax.lax.fori_loop(0, count, body, (state, empty))
         return new, infos, _clean(infos, new, state) if look else jnp.ones((), bool)
 
-    def results(layout: Layout, shapes: tuple[TrainState, StepInfo, Array]) -> tuple:
+    def results(layout: Layout, shapes: tuple[State, StepInfo, Array]) -> tuple:
         return layout.state_shardings(shapes[0]), layout.everywhere, layout.everywhere
 
     return compiled(layout, chunk, state, data, np.int32(0), results=results)

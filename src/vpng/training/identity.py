@@ -1,6 +1,7 @@
 """What a run is, in words that can be kept and compared: so that no run goes on as another."""
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class Identity:
     def changes(self, found: "Identity") -> list[str]:
         """What may change the last bits: other versions and devices, in words."""
         return [
-            f"{name} {value} (was {found.environment.get(name)})"
+            f"{name} {value or 'unset'} (was {found.environment.get(name) or 'unset'})"
             for name, value in self.environment.items()
             if value != found.environment.get(name)
         ]
@@ -113,7 +114,15 @@ def _environment() -> dict[str, str]:
         "jaxlib": version("jaxlib"),
         "platform": jax.default_backend(),
         "devices": str(jax.device_count()),
+        "threads": os.environ.get("NPROC") or str(_processors()),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def _processors() -> int:
+    """Processors that this process may run on: XLA divides sums among as many threads."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _described(part: Any) -> str:

@@ -201,7 +201,7 @@ class Loop:
                 if any(stops):
                     reason = StopReason.CALLBACK
                 elif self._hopeless(state, record.rejected == count and step >= last_step):
-                    reason = StopReason.NOT_FINITE
+                    state, reason = self._chunks.last_good(state), StopReason.NOT_FINITE
                 elif stop is not None and stop.reached_between(done, step, history.latest):
                     reason = StopReason.CONVERGED
                 elif max_seconds is not None and seconds >= max_seconds:
@@ -216,7 +216,10 @@ class Loop:
                         keeper.save(step, self._whole(state), seconds, ending)
         reason = reason or StopReason.STEPS
         _warn_of_rejections(history, reason)
-        return FitResult(self._readout(state), state, history, reason)
+        params = self._readout(state)
+        if self._layout is not None:
+            params = self._layout.local(params)
+        return FitResult(params, state, history, reason)
 
     def _hopeless(self, state: TrainState, ends_so: bool) -> bool:
         guard, in_a_row = self._chunks.guard, int(state.rejected_in_a_row)

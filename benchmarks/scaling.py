@@ -1,0 +1,169 @@
+"""How the cost of a step grows with devices, batch, width and particles.
+
+1. Bytes that a device sends in a step of the autoencoder and of the matrix factorisation, counted
+   from the compiled programs for 2, 4 and 8 devices, beside those of an all-reduce of the gradient
+   and one of the factors for every refresh.
+2. Two single-threaded processes, each on a core of its own, against one: the same batch divided
+   (strong) and the same batch for each (weak).
+3. A model of the cost at 8, 64 and 512 devices from the times of one device, the bytes, and the
+   times of all-reduces between two processes; checked against what was measured for two.
+4. On one device: step time and memory against the layers' width, the batch and the particles.
+
+    python benchmarks/scaling.py --out scaling
+    python benchmarks/scaling.py --out scaling --quick
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from scale.chart import draw
+from scale.model import Link, Step
+
+WORKER = Path(__file__).parent / "scale" / "worker.py"
+METHODS = ("gradient", "vpng_block", "vpng")
+BATCH = {"vae": 600, "vmf": 3000}
+INVERSE_PERIOD = {"vae": 5, "vmf": 20}
+FACTORS = {"vae": 11, "vmf": 8}
+"""Factors that are inverted, one device each."""
+MODELLED = (2, 8, 64, 512)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def workers(count: int, task: str, *arguments: str) -> Any:
+    """The answer of `count` workers, each bound to a core of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    members: list[tuple[str, ...]] = [()]
+    if count > 1:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            where = f"127.0.0.1:{probe.getsockname()[1]}"
+        members = [
+            ("--coordinator", where, "--num-processes", str(count), "--process-id", str(process))
+            for process in range(count)
+        ]
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), task, *arguments, *member],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda core=cores[process % len(cores)]: os.sched_setaffinity(0, [core]),
+        )
+        for process, member in enumerate(members)
+    ]
+    outputs = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        raise SystemExit(f"{task}: a worker failed")
+    return json.loads(outputs[0].split("RESULT ")[1])
+
+
+def communication(counts: tuple[int, ...]) -> dict:
+    """Bytes by case, devices and method."""
+    methods = ",".join(METHODS)
+    found: dict = {}
+    for case, batch in BATCH.items():
+        for count in counts:
+            say(f"bytes of {case} on {count} devices")
+            given = ("--devices", str(count), "--case", case, "--batches", str(batch // 24 * 8))
+            answer = workers(1, "bytes", *given, "--methods", methods)
+            found.setdefault(case, {})[str(count)] = answer
+    return found
+
+
+def scaling(case: str, batch: int, sent: dict, steps: int, rounds: int) -> dict:
+    """Times of one process and of two, the model made from the first, and its word on the second.
+
+    The times of one process at three batch sizes tell what is done for each datum from what is
+    not; of the latter the inverses are what steps cost less when they are made only once.
+    """
+    given = ("--case", case, "--methods", ",".join(METHODS))
+    given += ("--steps", str(steps), "--rounds", str(rounds))
+    sizes = (batch // 4, batch // 2, batch)
+    say(f"{case}: one process")
+    one = workers(1, "time", *given, "--batches", ",".join(map(str, sizes)))
+    once = workers(1, "time", *given, "--batches", str(batch), "--invert-once")
+    say(f"{case}: two processes")
+    two = workers(2, "time", *given, "--batches", f"{batch},{2 * batch}")
+    say(f"{case}: all-reduces")
+    link = Link.fitted(
+        workers(2, "collectives", "--sizes", "40000,400000,4000000", "--steps", "50")
+    )
+    found: dict = {"link": link._asdict(), "methods": {}}
+    for method in METHODS:
+        inversions = -(-steps // INVERSE_PERIOD[case])
+        saved = max(one[method][str(batch)] - once[method][str(batch)], 0.0)
+        step = Step.fitted(one[method], saved * inversions / max(inversions - 1, 1))
+        bytes_of = {int(count): answer[method] for count, answer in sent.items()}
+        measured = {
+            "one": one[method],
+            "two, same batch": two[method][str(batch)],
+            "two, same batch each": two[method][str(2 * batch)],
+        }
+        modelled = {}
+        for count in MODELLED:
+            known = bytes_of.get(count) or bytes_of[max(bytes_of)]
+            # Each device sends 2 (n - 1) / n times what it reduces.
+            largest = max(bytes_of) if count not in bytes_of else count
+            volume = known["a step"] * (1 - 1 / count) / (1 - 1 / largest)
+            rest = (volume, known["messages"], link, FACTORS[case])
+            modelled[str(count)] = {
+                "strong": step.seconds(batch, count, *rest),
+                "weak": step.seconds(batch * count, count, *rest),
+            }
+        alone = one[method][str(batch)]
+        found["methods"][method] = {
+            "step": step._asdict(),
+            "measured": measured,
+            "modelled": modelled,
+            "speed-up of two": alone / measured["two, same batch"],
+            "efficiency of two, same batch each": alone / measured["two, same batch each"],
+            "model over measurement, two": {
+                "strong": modelled["2"]["strong"]["seconds"] / measured["two, same batch"],
+                "weak": modelled["2"]["weak"]["seconds"] / measured["two, same batch each"],
+            },
+        }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, default=Path("scaling"))
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    steps, rounds = (10, 1) if options.quick else (40, 5)
+    counts = (2, 8) if options.quick else (2, 4, 8)
+    batch = {"vae": 120, "vmf": 240} if options.quick else BATCH
+    report: dict = {"communication": communication(counts), "scaling": {}, "sweep": {}}
+    path = options.out / "scaling.json"
+
+    def keep() -> None:
+        path.write_text(json.dumps(report, indent=1) + "\n")
+
+    for case, size in batch.items():
+        sent = report["communication"][case]
+        report["scaling"][case] = scaling(case, size, sent, steps, rounds)
+        keep()
+    widths = (100, 200) if options.quick else (100, 200, 500, 1000, 2000)
+    batches = (60, 120) if options.quick else (150, 300, 600, 1200, 2400)
+    particles = (1, 2) if options.quick else (1, 3, 10, 30)
+    sweeps = {"width": widths, "batch": batches, "particles": particles}
+    for name, values in sweeps.items():
+        say(f"sweep of the {name}")
+        given = ("--sweep", name, "--values", ",".join(map(str, values)))
+        report["sweep"][name] = workers(1, "sweep", *given, "--rounds", str(rounds))
+        keep()
+    draw(report, options.out / "scaling.png")
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
