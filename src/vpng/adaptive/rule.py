@@ -11,9 +11,10 @@ without bias. With them the loss is evaluated at the candidate and at the last a
 3. the metric, averaged over steps, turns the gradient into a direction u;
 4. the gradients of two halves of the particles, g_a and g_b, tell signal from noise: the part
    alpha = g_a.F^-1 g_b / g.F^-1 g of the direction is signal, and the best step on a noisy
-   quadratic is alpha u, for every block of parameters that the metric does not couple. Near the
-   optimum alpha falls like one over the number of steps, so that the iterates average the noise
-   away and settle.
+   quadratic is alpha u, for every block of parameters that the metric does not couple. Steps
+   whose noise costs hardly a tenth of a nat are taken in any case: along a curved valley the
+   signal is small and the way is long. What noise may cost falls with the number of steps, so
+   that the iterates average it away and settle.
 
 The gradient may carry a control variate: the score of q, which has mean zero and which for an
 approximation that can match the posterior cancels the gradient's noise entirely. Its coefficient is
@@ -115,7 +116,7 @@ class Adaptive(eqx.Module):
         minimum_damping: below which it does not fall.
         initial_share: of the first direction that is stepped.
         shortest_memory: least number of steps over which signal and noise are told apart.
-        tolerated_noise: nats that noise may cost at first; it falls as 1 / (1 + t / 100).
+        tolerated_noise: nats that noise may cost at first; it falls as 1 / (1 + (t / 50)^2).
         metric_period: steps between evaluations of the metric, once noise is most of the gradient.
     """
 
@@ -183,10 +184,11 @@ class Adaptive(eqx.Module):
         keep = lambda new, old: _where(accepted, new, old)
         point = keep(state.candidate, state.accepted)
         here = keep(gradient, state.gradient)
-        share_before = self._share(state)
-        weight = jnp.clip(0.5 * jnp.max(share_before), 0.02, 0.3)
+        # Known before this gradient: a share that goes with its noise would bias the step.
+        share = self._share(state)
+        weight = jnp.clip(0.5 * jnp.max(share), 0.02, 0.3)
         weight = jnp.maximum(weight, 1.0 / (state.step + 1.0))
-        due = (jnp.max(share_before) > 0.5) | (state.step % self.metric_period == 0)
+        due = (jnp.max(share) > 0.5) | (state.step % self.metric_period == 0)
         weight = jnp.where(accepted & due, weight, 0.0)
         prepared = self.geometry.prepare(state.geometry, metric_at(point), point, damping, weight)
         # g_a.F^-1 g_b from g = (g_a + g_b) / 2 and d = (g_a - g_b) / 2.
@@ -202,16 +204,16 @@ class Adaptive(eqx.Module):
         noise = self._inner_by_block(apart, of_apart)
         total = power + noise
         nats = self.num_data * noise
+        unknown = state.noise == jnp.finfo(noise.dtype).max
         agreement = jnp.where(total > 0, (power - noise) / jnp.where(total > 0, total, 1.0), 0.0)
         rate = jnp.where(usable & jnp.all(jnp.isfinite(agreement)), 1.0 / state.memory, 0.0)
         blend = lambda old, new: jnp.where(rate > 0, (1 - rate) * old + rate * new, old)
         state = state._replace(
             agreement=blend(state.agreement, agreement),
             spread=blend(state.spread, agreement**2),
-            noise=jnp.where(state.noise < jnp.finfo(noise.dtype).max, blend(state.noise, nats), nats),
+            noise=jnp.where(unknown & (rate > 0), nats, blend(state.noise, nats)),
         )
-        share = self._share(state)
-        memory = jnp.where(rate > 0, (1.0 - share) * state.memory + 1.0, state.memory)
+        memory = jnp.where(rate > 0, (1.0 - self._share(state)) * state.memory + 1.0, state.memory)
         memory = jnp.maximum(memory, jnp.minimum(self.shortest_memory, state.step + 1.0))
 
         length = jnp.minimum(jnp.minimum(share, longest), self.geometry.longest(direction, point))
@@ -255,15 +257,15 @@ class Adaptive(eqx.Module):
         """The part of the direction that is signal, never less than a mean over the steps asks.
 
         The agreement c of the halves is 0 on average if there is noise alone, in any number of
-        dimensions; its standard error is subtracted: what may be chance does not count. The mean of
+        dimensions; twice its standard error is subtracted: what may be chance does not count. The mean of
         the halves has half their noise, so that 2 c / (1 + c) of it is signal. Steps of a share a
         of a direction with a noise of V nats end a / (2 - a) V / 2 nats above the optimum: shares
         for which that is nothing to speak of are free, however little signal there is.
         """
         variance = jnp.maximum(state.spread - state.agreement**2, 0.0)
-        certain = state.agreement - jnp.sqrt(variance / (2.0 * state.memory))
+        certain = state.agreement - jnp.sqrt(2.0 * variance / state.memory)
         certain = jnp.clip(certain, 0.0, 1.0)
-        allowed = self.tolerated_noise / (1.0 + state.step / 100.0)
+        allowed = self.tolerated_noise / (1.0 + (state.step / 50.0) ** 2)
         least = jnp.maximum(
             1.0 / (1.0 + state.memory), 4.0 * allowed / (state.noise + 2.0 * allowed)
         )
