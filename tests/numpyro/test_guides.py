@@ -41,13 +41,14 @@ def handwritten(covariates, targets):
 )
 def test_mean_field_optimum(guide, names):
     # The best factorised Normal has the posterior's mean and the conditional variances.
-    params = fitted(regression, guide, 150)[1].params
+    params = fitted(regression, guide, 400)[1].params
     mean, precision = posterior()
     scale = 1.0 / np.sqrt(np.diag(precision))
     error = np.asarray(params[names[0]]) - mean
     # In nats: along the ridge of the posterior a wrong mean costs little, and is found last.
     assert 0.5 * error @ precision @ error < 0.05
-    np.testing.assert_allclose(params[names[1]] / scale, 1.0, atol=0.1)
+    ratio = np.asarray(params[names[1]]) / scale
+    assert np.sum((ratio**2 - 1) / 2 - np.log(ratio)) < 0.05
 
 
 def test_full_covariance_is_the_posterior():

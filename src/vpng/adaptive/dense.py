@@ -18,6 +18,7 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
 
     many_solves: ClassVar[bool] = True
     num_blocks: ClassVar[int] = 1
+    num_draws: ClassVar[int] = 3
 
     def init(self, params: Parameters) -> Float[Array, "P P"]:
         flat, _ = ravel_pytree(params)

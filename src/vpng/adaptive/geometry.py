@@ -88,10 +88,12 @@ class AbstractGeometry(eqx.Module, Generic[State]):
     Attributes:
         many_solves: whether further solves with a prepared metric cost little.
         num_blocks: of parameters that the metric does not couple.
+        num_draws: of the latents that the metric needs in one step.
     """
 
     many_solves: eqx.AbstractClassVar[bool]
     num_blocks: eqx.AbstractClassVar[int]
+    num_draws: eqx.AbstractClassVar[int]
 
     def blocks(self, tree: Parameters) -> tuple[PyTree, ...]:
         """The parts of a tree like the parameters that belong to each block."""

@@ -23,6 +23,7 @@ class Linearised(AbstractGeometry[PyTree]):
 
     many_solves: ClassVar[bool] = False
     num_blocks: ClassVar[int] = 1
+    num_draws: ClassVar[int] = 3
 
     curvature: AbstractCurvature = eqx.field(default_factory=auto)
 

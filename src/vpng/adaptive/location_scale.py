@@ -216,6 +216,7 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
 
     many_solves: ClassVar[bool] = True
     num_blocks: ClassVar[int] = 2
+    num_draws: ClassVar[int] = 1
 
     locations: tuple[str, ...] = eqx.field(static=True)
     scales: tuple[str, ...] = eqx.field(static=True)

@@ -11,9 +11,10 @@ without bias. With them the loss is evaluated at the candidate and at the last a
 3. the metric, averaged over steps, turns the gradient into a direction u;
 4. the gradients of two halves of the particles, g_a and g_b, tell signal from noise: the part
    alpha = g_a.F^-1 g_b / g.F^-1 g of the direction is signal, and the best step on a noisy
-   quadratic is alpha u, for every block of parameters that the metric does not couple. Near the
-   optimum alpha falls like one over the number of steps, so that the iterates average the noise
-   away and settle.
+   quadratic is alpha u, for every block of parameters that the metric does not couple. Steps
+   whose noise costs hardly a tenth of a nat are taken in any case: along a curved valley the
+   signal is small and the way is long. What noise may cost falls with the number of steps, so
+   that the iterates average it away and settle.
 
 The gradient may carry a control variate: the score of q, which has mean zero and which for an
 approximation that can match the posterior cancels the gradient's noise entirely. Its coefficient is
@@ -59,8 +60,10 @@ class AdaptiveState(NamedTuple):
         geometry: what the geometry carries.
         damping: relative to the metric's diagonal.
         longest: bound on the share of the direction that is stepped.
-        signal: running mean of g_a.F^-1 g_b / g.F^-1 g, for every block of the metric.
+        agreement: running mean of 2 g_a.F^-1 g_b / (g_a.F^-1 g_a + g_b.F^-1 g_b), for every block
+            of the metric.
         spread: running mean of its square, likewise.
+        noise: running mean of the power d.F^-1 d of the gradient's noise d in nats, likewise.
         memory: number of steps in those means, likewise.
         square: d.F d of the step to the candidate.
         predicted: gain that the quadratic model promised for it.
@@ -75,8 +78,9 @@ class AdaptiveState(NamedTuple):
     geometry: PyTree
     damping: Float[Array, ""]
     longest: Float[Array, ""]
-    signal: Float[Array, " blocks"]
+    agreement: Float[Array, " blocks"]
     spread: Float[Array, " blocks"]
+    noise: Float[Array, " blocks"]
     memory: Float[Array, " blocks"]
     square: Float[Array, ""]
     predicted: Float[Array, ""]
@@ -112,6 +116,7 @@ class Adaptive(eqx.Module):
         minimum_damping: below which it does not fall.
         initial_share: of the first direction that is stepped.
         shortest_memory: least number of steps over which signal and noise are told apart.
+        tolerated_noise: nats that noise may cost at first; it falls as 1 / (1 + (t / 50)^2).
         metric_period: steps between evaluations of the metric, once noise is most of the gradient.
     """
 
@@ -121,6 +126,7 @@ class Adaptive(eqx.Module):
     minimum_damping: float = 1e-6
     initial_share: float = 0.1
     shortest_memory: float = 3.0
+    tolerated_noise: float = 0.1
     metric_period: int = eqx.field(default=4, static=True)
 
     def init(self, params: Parameters) -> AdaptiveState:
@@ -136,8 +142,9 @@ class Adaptive(eqx.Module):
             geometry=self.geometry.init(params),
             damping=number(self.initial_damping),
             longest=number(self.initial_share),
-            signal=jnp.ones(self.geometry.num_blocks, dtype),
+            agreement=jnp.ones(self.geometry.num_blocks, dtype),
             spread=jnp.ones(self.geometry.num_blocks, dtype),
+            noise=jnp.full(self.geometry.num_blocks, jnp.finfo(dtype).max, dtype),
             memory=jnp.ones(self.geometry.num_blocks, dtype),
             square=number(0.0),
             predicted=number(0.0),
@@ -177,10 +184,11 @@ class Adaptive(eqx.Module):
         keep = lambda new, old: _where(accepted, new, old)
         point = keep(state.candidate, state.accepted)
         here = keep(gradient, state.gradient)
-        share_before = self._share(state)
-        weight = jnp.clip(0.5 * jnp.max(share_before), 0.02, 0.3)
+        # Known before this gradient: a share that goes with its noise would bias the step.
+        share = self._share(state)
+        weight = jnp.clip(0.5 * jnp.max(share), 0.02, 0.3)
         weight = jnp.maximum(weight, 1.0 / (state.step + 1.0))
-        due = (jnp.max(share_before) > 0.5) | (state.step % self.metric_period == 0)
+        due = (jnp.max(share) > 0.5) | (state.step % self.metric_period == 0)
         weight = jnp.where(accepted & due, weight, 0.0)
         prepared = self.geometry.prepare(state.geometry, metric_at(point), point, damping, weight)
         # g_a.F^-1 g_b from g = (g_a + g_b) / 2 and d = (g_a - g_b) / 2.
@@ -194,16 +202,18 @@ class Adaptive(eqx.Module):
         usable = accepted & solved
         power = self._inner_by_block(here, direction)
         noise = self._inner_by_block(apart, of_apart)
-        some = power > 0
-        signal = jnp.where(some, 1.0 - noise / jnp.where(some, power, 1.0), 0.0)
-        rate = jnp.where(usable & jnp.all(jnp.isfinite(signal)), 1.0 / state.memory, 0.0)
+        total = power + noise
+        nats = self.num_data * noise
+        unknown = state.noise == jnp.finfo(noise.dtype).max
+        agreement = jnp.where(total > 0, (power - noise) / jnp.where(total > 0, total, 1.0), 0.0)
+        rate = jnp.where(usable & jnp.all(jnp.isfinite(agreement)), 1.0 / state.memory, 0.0)
         blend = lambda old, new: jnp.where(rate > 0, (1 - rate) * old + rate * new, old)
         state = state._replace(
-            signal=blend(state.signal, signal),
-            spread=blend(state.spread, signal**2),
+            agreement=blend(state.agreement, agreement),
+            spread=blend(state.spread, agreement**2),
+            noise=jnp.where(unknown & (rate > 0), nats, blend(state.noise, nats)),
         )
-        share = self._share(state)
-        memory = jnp.where(rate > 0, (1.0 - share) * state.memory + 1.0, state.memory)
+        memory = jnp.where(rate > 0, (1.0 - self._share(state)) * state.memory + 1.0, state.memory)
         memory = jnp.maximum(memory, jnp.minimum(self.shortest_memory, state.step + 1.0))
 
         length = jnp.minimum(jnp.minimum(share, longest), self.geometry.longest(direction, point))
@@ -217,8 +227,9 @@ class Adaptive(eqx.Module):
             geometry=prepared.state,
             damping=damping,
             longest=longest,
-            signal=state.signal,
+            agreement=state.agreement,
             spread=state.spread,
+            noise=state.noise,
             memory=memory,
             square=square,
             predicted=-_inner(here, step) - 0.5 * square,
@@ -245,11 +256,20 @@ class Adaptive(eqx.Module):
     def _share(self, state: AdaptiveState) -> Float[Array, " blocks"]:
         """The part of the direction that is signal, never less than a mean over the steps asks.
 
-        The signal less the standard error of its running mean: what may be chance does not count.
+        The agreement c of the halves is 0 on average if there is noise alone, in any number of
+        dimensions; twice its standard error is subtracted: what may be chance does not count. The mean of
+        the halves has half their noise, so that 2 c / (1 + c) of it is signal. Steps of a share a
+        of a direction with a noise of V nats end a / (2 - a) V / 2 nats above the optimum: shares
+        for which that is nothing to speak of are free, however little signal there is.
         """
-        variance = jnp.maximum(state.spread - state.signal**2, 0.0)
-        certain = state.signal - jnp.sqrt(variance / (2.0 * state.memory))
-        return jnp.clip(certain, 1.0 / (1.0 + state.memory), 1.0)
+        variance = jnp.maximum(state.spread - state.agreement**2, 0.0)
+        certain = state.agreement - jnp.sqrt(2.0 * variance / state.memory)
+        certain = jnp.clip(certain, 0.0, 1.0)
+        allowed = self.tolerated_noise / (1.0 + (state.step / 50.0) ** 2)
+        least = jnp.maximum(
+            1.0 / (1.0 + state.memory), 4.0 * allowed / (state.noise + 2.0 * allowed)
+        )
+        return jnp.clip(2.0 * certain / (1.0 + certain), least, 1.0)
 
     def _accepts(
         self,

@@ -20,6 +20,12 @@ DENSE_LIMIT = 1200
 """Most rows of a matrix that is factorised in every step."""
 
 
+def has_many_parameters(guide: Callable, problem: TracedProblem, parameters: Parameters) -> bool:
+    """Whether no matrix of the parameters is formed."""
+    structured = _location_scale(guide, problem, parameters)
+    return structured is None and _size(parameters) > DENSE_LIMIT
+
+
 def geometry_of(
     guide: Callable, problem: TracedProblem, parameters: Parameters
 ) -> AbstractGeometry:

@@ -30,7 +30,8 @@ from vpng.errors import expected
 from vpng.fisher import AbstractMetric, Divergence, Exact, Network
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
 from vpng.numpyro.evaluation import Losses
-from vpng.numpyro.guides import geometry_of
+from vpng.numpyro.guides import geometry_of, has_many_parameters
+from vpng.numpyro.network_rule import NetworkRule, layers_of
 from vpng.numpyro.problem import Call, TracedProblem, traced_problem
 from vpng.objective import Schedule
 from vpng.problem import Parameters
@@ -40,10 +41,6 @@ from vpng.training.checkpoint import Checkpoints, Keeper
 from vpng.training.history import History
 from vpng.training.identity import Identity
 from vpng.transform.precondition import DEFAULT_DAMPING, precondition
-
-METRIC_PARTICLES = 1
-"""Draws for the metric in one step of the automatic rule, which averages it over steps."""
-
 
 SAVED_CHUNK = 100
 """Most steps between two moments at which a run with checkpoints may save or be interrupted."""
@@ -95,7 +92,8 @@ class SVI(infer.SVI):
         guide: the guide.
         optim: an optax transformation or a NumPyro optimizer that takes the preconditioned
             gradient; None for the automatic rule.
-        loss: NumPyro's objective; `Trace_ELBO(num_particles=10)` unless given.
+        loss: NumPyro's objective; `Trace_ELBO(num_particles=10)` unless given, and one particle for
+            models and guides that are mostly networks.
         curvature: how the metric is represented; found from the guide and the number of parameters
             if left out.
         fisher: the metric; the Fisher of the whole Bayesian network and the curvature of the KL
@@ -120,6 +118,7 @@ class SVI(infer.SVI):
         mesh: Mesh | Layout | None = None,
         **static_kwargs: Any,
     ) -> None:
+        self._own_loss = loss is None
         loss = Trace_ELBO(num_particles=10) if loss is None else loss
         super().__init__(model, guide, _Holder(), loss, **static_kwargs)
         self.rule = _as_optimizer(optim)
@@ -138,6 +137,7 @@ class SVI(infer.SVI):
         self.damping = damping
         self.layout = as_layout(mesh)
         self.problem: TracedProblem | None = None
+        self.network: NetworkRule | None = None
 
     def init(
         self,
@@ -162,6 +162,9 @@ class SVI(infer.SVI):
             mutable,
             allow_discrete=self.loss.can_infer_discrete,
         )
+        self.network = self._network(parameters, rng_key, args, kwargs, mutable)
+        if self.network is not None:
+            return SVIState(self.network.init(parameters), mutable, key)
         if self.rule is None:
             return SVIState(self._adaptive(parameters).init(parameters), mutable, key)
         preconditioner = self._preconditioner().init(parameters)
@@ -218,6 +221,8 @@ class SVI(infer.SVI):
         """What the next step of the automatic rule would report."""
         if self.rule is not None:
             raise expected("optim", "None, the automatic rule", type(self.rule).__name__)
+        if self.network is not None:
+            raise expected("model", "one without networks, whose rule has no such report", "one")
         return self._step(svi_state, args, kwargs, False)[2]
 
     def run(
@@ -346,10 +351,18 @@ class SVI(infer.SVI):
             Losses.drawn, loss_key, self.loss, problem, plain, forward_mode=forward_mode
         )
 
+        if self.network is not None:
+            losses = drawn()
+            mean, gradient = losses.mean(svi_state.optim_state.current)
+            state = self.network.step(svi_state.optim_state, mean, gradient, call, metric_key)
+            if mutable:
+                mutable = losses.written[0]
+            return SVIState(state, mutable, key), mean * problem.num_data, None
+
         if self.rule is None:
             state = svi_state.optim_state
             rule = self._adaptive(state.accepted)
-            metric = self._metric(METRIC_PARTICLES)
+            metric = self._metric(rule.geometry.num_draws)
             losses = drawn(with_scores=rule.geometry.many_solves)
 
             def metric_at(parameters: Parameters) -> MetricHere:
@@ -394,6 +407,30 @@ class SVI(infer.SVI):
     def _metric(self, num_particles: int) -> AbstractMetric:
         return default_metric(num_particles) if self.fisher is None else self.fisher
 
+    def _network(
+        self,
+        parameters: Parameters,
+        rng_key: PRNGKeyArray,
+        args: tuple,
+        kwargs: dict[str, Any],
+        mutable: PyTree,
+    ) -> NetworkRule | None:
+        """The rule for networks, where nothing else was asked for and they are most of it all."""
+        asked = (self.rule, self.curvature, self.fisher, self.damping)
+        problem = self._initialised()
+        if any(choice is not None for choice in asked):
+            return None
+        if not has_many_parameters(self.guide, problem, parameters):
+            return None
+        call = problem.call(rng_key, args, {**kwargs, **self.static_kwargs}, mutable)
+        structure = layers_of(problem, parameters, call)
+        if structure is None:
+            return None
+        if self._own_loss:
+            # The minibatch makes more noise than the latents do.
+            self.loss = Trace_ELBO(num_particles=1)
+        return NetworkRule.of(problem, structure)
+
     def _adaptive(self, parameters: Parameters) -> Adaptive:
         problem = self._initialised()
         geometry = self.curvature
@@ -407,7 +444,7 @@ class SVI(infer.SVI):
     def _preconditioner(self) -> optax.GradientTransformationExtraArgs:
         return precondition(
             self._initialised(),
-            self._metric(max(METRIC_PARTICLES, getattr(self.loss, "num_particles", 1))),
+            self._metric(max(3, getattr(self.loss, "num_particles", 1))),
             curvature=self.curvature,
             damping=DEFAULT_DAMPING if self.damping is None else self.damping,
         )
