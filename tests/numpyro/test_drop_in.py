@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
 from conjugate_for_tests import data, posterior, regression
@@ -194,3 +195,16 @@ def test_update_before_init():
     other = SVI(regression, autoguide.AutoNormal(regression))
     with pytest.raises(InputError, match="init"):
         other.update(SVIState(None, None, KEY), *data())
+
+
+def test_a_run_whose_loss_is_never_finite_stops_with_a_word():
+    def counts(values):
+        level = numpyro.sample("level", dist.Normal(0.0, 20.0))
+        with numpyro.plate("data", len(values)):
+            numpyro.sample("count", dist.Poisson(jnp.exp(level)), obs=values)
+
+    svi = SVI(counts, autoguide.AutoNormal(counts, init_scale=1e3))
+    with pytest.warns(RuntimeWarning, match="the loss was not finite and no step could be taken"):
+        result = svi.run(KEY, 2000, jnp.zeros(5), progress_bar=False)
+    assert len(result.losses) < 2000
+    np.testing.assert_allclose(result.params["level_auto_scale"], 1e3, rtol=1e-5)

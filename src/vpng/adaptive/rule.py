@@ -257,10 +257,10 @@ class Adaptive(eqx.Module):
         """The part of the direction that is signal, never less than a mean over the steps asks.
 
         The agreement c of the halves is 0 on average if there is noise alone, in any number of
-        dimensions; twice its standard error is subtracted: what may be chance does not count. The mean of
-        the halves has half their noise, so that 2 c / (1 + c) of it is signal. Steps of a share a
-        of a direction with a noise of V nats end a / (2 - a) V / 2 nats above the optimum: shares
-        for which that is nothing to speak of are free, however little signal there is.
+        dimensions; twice its standard error is subtracted: what may be chance does not count. The
+        mean of the halves has half their noise, so that 2 c / (1 + c) of it is signal. Steps of a
+        share a of a direction with a noise of V nats end a / (2 - a) V / 2 nats above the optimum:
+        shares for which that is nothing to speak of are free, however little signal there is.
         """
         variance = jnp.maximum(state.spread - state.agreement**2, 0.0)
         certain = state.agreement - jnp.sqrt(2.0 * variance / state.memory)

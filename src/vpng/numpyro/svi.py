@@ -42,6 +42,16 @@ from vpng.training.history import History
 from vpng.training.identity import Identity
 from vpng.transform.precondition import DEFAULT_DAMPING, precondition
 
+MAX_REJECTIONS = 30
+"""Steps in a row whose loss is not finite, after which a run stops."""
+
+STUCK = (
+    "The run stopped after {done} steps: in the last ones the loss was not finite and no step "
+    "could be taken. The parameters are the last good ones. Start the guide nearer to the posterior (a "
+    "smaller init_scale, other init_params), look for data outside the support of their "
+    "distribution, or use float64."
+)
+
 SAVED_CHUNK = 100
 """Most steps between two moments at which a run with checkpoints may save or be interrupted."""
 
@@ -311,7 +321,8 @@ class SVI(infer.SVI):
         signals = nullcontext(Interrupt()) if keeper is None else deferred_interrupts()
         with signals as interrupt, _bar(total, disable=not progress_bar) as bar:
             bar.update(done)
-            while done < total and not converged and not interrupt:
+            lost = False
+            while done < total and not converged and not interrupt and not lost:
                 length = min(size, total - done)
                 state, filled = chunk(state, length)
                 wait_for(filled)
@@ -323,11 +334,14 @@ class SVI(infer.SVI):
                     f"avg. loss [{done - length + 1}-{done}]: {np.mean(history.losses[-1]):.4f}",
                     refresh=False,
                 )
-                if rule is not None:
+                lost = self._stuck(state, history.losses[-1])
+                if lost:
+                    warnings.warn(STUCK.format(done=done), RuntimeWarning, stacklevel=2)
+                if rule is not None and not lost:
                     converged = rule.reached_between(done - length, done, history.latest)
                 if keeper is not None:
                     keeper.note([], history.losses[-1])
-                    if converged or interrupt or done >= total or keeper.due(done):
+                    if converged or interrupt or lost or done >= total or keeper.due(done):
                         keeper.save(done, whole(state), 0.0, _CONVERGED if converged else None)
         params = self.get_params(state)
         if layout is not None:
@@ -336,6 +350,15 @@ class SVI(infer.SVI):
         result.interrupted = bool(interrupt) and done < total and not converged
         result.converged = converged
         return result
+
+    def _stuck(self, state: SVIState, losses: np.ndarray) -> bool:
+        """Whether step after step was rejected because the loss is not finite."""
+        if np.isfinite(losses[-1]):
+            return False
+        rejections = getattr(state.optim_state, "rejections", None)
+        if rejections is None:
+            return not np.any(np.isfinite(losses[-MAX_REJECTIONS:]))
+        return int(rejections) >= MAX_REJECTIONS
 
     def _step(
         self, svi_state: SVIState, args: tuple, kwargs: dict[str, Any], forward_mode: bool
