@@ -47,9 +47,9 @@ MAX_REJECTIONS = 30
 
 STUCK = (
     "The run stopped after {done} steps: in the last ones the loss was not finite and no step "
-    "could be taken. The parameters are the last good ones. Start the guide nearer to the posterior (a "
-    "smaller init_scale, other init_params), look for data outside the support of their "
-    "distribution, or use float64."
+    "could be taken. The parameters are the last good ones. Start the guide nearer to the "
+    "posterior (a smaller init_scale, other init_params), look for data outside the support of "
+    "their distribution, or use float64."
 )
 
 SAVED_CHUNK = 100
