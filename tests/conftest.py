@@ -1,6 +1,8 @@
 """What all tests share: float64 on demand, quick compilation and reproducible property tests."""
 
 import os
+import signal
+import threading
 
 # Most of the time goes into compiling programs that run once: compile them plainly, and leave the
 # cores to the workers. Read by XLA when the first array is made.
@@ -27,6 +29,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("vpng")
+
+
+@pytest.fixture(autouse=True)
+def heard_interrupts():
+    """A shell in the background starts its commands with SIGINT ignored; the tests send some."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

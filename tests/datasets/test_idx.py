@@ -82,7 +82,7 @@ def test_wrong_headers(header, message):
 def test_huge_declared_sizes_allocate_nothing():
     header = struct.pack(">BBBB4I", 0, 0, 0x0E, 4, *[2**32 - 1] * 4)
     tracemalloc.start()
-    with pytest.raises(InputError, match=f"{(2**32 - 1) ** 4 * 8 + 20} bytes"):
+    with pytest.raises(InputError, match="sizes that an array can have, got 4294967295 x"):
         parse_idx("file", header + bytes(8))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
