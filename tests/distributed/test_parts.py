@@ -68,6 +68,10 @@ def test_batches_in_blocks_visit_every_datum_once_an_epoch():
     assert len(set(epochs)) == 8
     assert {value for seen in epochs for value in seen} == set(range(14))
     np.testing.assert_array_equal(data.everything(), np.arange(14.0))
+    single, _ = Batches(14, 4).next(
+        Blocks.create(jnp.arange(14.0), 1), jax.random.key(0), jnp.int32(0), Batches(14, 4).init()
+    )
+    assert len(set(np.asarray(single).tolist())) == 4
 
 
 def test_a_process_reads_the_rows_of_its_own_devices():

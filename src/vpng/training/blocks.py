@@ -78,11 +78,12 @@ class Blocks(AbstractData):
     def num_blocks(self) -> int:
         return jax.tree.leaves(self.arrays)[0].shape[0]
 
-    def take(self, indices: Int[Array, "S b"]) -> PyTree:
+    def take(self, indices: Int[Array, "S b"] | Int[Array, " b"]) -> PyTree:
         """The batch with these rows of every block, block by block."""
+        of_block = indices.reshape(self.num_blocks, -1)
 
         def rows(leaf: Array) -> Array:
-            chosen = jax.vmap(lambda block, places: block[places])(leaf, indices)
+            chosen = jax.vmap(lambda block, places: block[places])(leaf, of_block)
             return chosen.reshape(-1, *leaf.shape[2:])
 
         return jax.tree.map(rows, self.arrays)
