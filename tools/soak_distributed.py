@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "distributed"))
 
 from launch import finished, launch, launch_processes, result, wait_for_step
 
-METHODS = "dense,dual,cg,block,tridiagonal"
+ALL = ("--hidden", "8", "--methods", "dense,dual,cg,block,tridiagonal")
 
 
 def say(text: str) -> None:
@@ -32,7 +32,7 @@ def say(text: str) -> None:
 
 def devices(*precision: str) -> dict:
     """The largest difference of any number of devices from one, by method."""
-    found = result(launch("--devices", "8", "--plan", "full", "--methods", METHODS, *precision))
+    found = result(launch("--devices", "8", "--plan", "full", *ALL, *precision))
     worst: dict[str, float] = {}
     for name, case in found.items():
         method = name.split()[0]
@@ -42,7 +42,7 @@ def devices(*precision: str) -> dict:
 
 def processes(count: int, alone: dict) -> dict:
     """The largest difference of `count` processes from one, and who read what."""
-    found = [result(worker) for worker in launch_processes(count, "--methods", METHODS)]
+    found = [result(worker) for worker in launch_processes(count, *ALL)]
     read = [row for answer in found for row in answer["read"]]
     return {
         "largest difference": {
@@ -55,7 +55,7 @@ def processes(count: int, alone: dict) -> dict:
 def moved(alone: dict) -> dict:
     """A run that is begun by 4 processes and goes on with 1, 2 and 4 of them."""
     with tempfile.TemporaryDirectory() as folder:
-        kept = ("--methods", "tridiagonal", "--checkpoints", folder, "--steps")
+        kept = ("--hidden", "8", "--methods", "tridiagonal", "--checkpoints", folder, "--steps")
         for count, steps in ((4, "20"), (1, "30"), (2, "40"), (4, "50")):
             found = [result(worker) for worker in launch_processes(count, *kept, steps)]
             say(f"  {steps} steps with {count}")
@@ -99,7 +99,7 @@ def _far(first: list[float], second: list[float]) -> float:
 
 def main() -> None:
     """Run all of it, or the parts that are named."""
-    alone = lambda: result(launch("--methods", METHODS))["params"]
+    alone = lambda: result(launch(*ALL))["params"]
     parts: dict[str, Callable[[], Any]] = {
         "2 processes": lambda: processes(2, alone()),
         "4 processes": lambda: processes(4, alone()),

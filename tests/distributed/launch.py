@@ -13,9 +13,12 @@ from types import MappingProxyType
 WORKER = Path(__file__).with_name("worker.py")
 
 
-def launch(*arguments: str) -> subprocess.Popen:
-    """A worker, its output and errors captured."""
+def launch(*arguments: str, cache: Path | None = None) -> subprocess.Popen:
+    """A worker, its output and errors captured; it may find compiled programs in `cache`."""
     clean = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    if cache is not None:
+        clean["JAX_COMPILATION_CACHE_DIR"] = str(cache)
+        clean["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     return subprocess.Popen(
         [sys.executable, str(WORKER), *arguments],
         stdout=subprocess.PIPE,
@@ -64,7 +67,7 @@ def result(worker: subprocess.Popen) -> dict:
     return json.loads(line.removeprefix("RESULT "))
 
 
-def wait_for_step(worker: subprocess.Popen, step: int) -> None:
+def wait_for_step(worker: subprocess.Popen, step: int) -> str:
     """Read the worker's errors until it says that it has done so many steps."""
     assert worker.stderr is not None
     said = []
@@ -72,7 +75,7 @@ def wait_for_step(worker: subprocess.Popen, step: int) -> None:
         said.append(line)
         words = line.split()
         if words[:1] == ["step"] and int(words[1]) >= step:
-            return
+            return "".join(said)
     raise AssertionError("the worker ended before that step:\n" + "".join(said[-20:]))
 
 

@@ -16,10 +16,10 @@ def comparisons():
 @pytest.mark.parametrize(
     "case",
     [
-        "dense on 2",
-        "dual on 4 all_data",
+        "dense on 2 in_blocks",
+        "dual on 4 in_blocks",
         "cg on 8 in_blocks",
-        "block on 8 sharded",
+        "block on 8 sharded all_data",
         "tridiagonal on 4",
         "svi on 3",
     ],

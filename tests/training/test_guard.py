@@ -53,16 +53,29 @@ def data(*, broken: bool) -> dict[str, np.ndarray]:
     return {"counts": np.arange(NUM_DATA) % 3, "lengths": lengths}
 
 
-def spoilt(after: int, spoil) -> optax.GradientTransformation:
-    """A small gradient step, with `spoil` done to updates and state once `after` are done."""
+def spoilt(after: int, what: str = "nothing") -> dict:
+    """The state of `small_steps` that spoils one thing once `after` steps are done."""
+    return {
+        "count": jnp.zeros((), jnp.int32),
+        "moment": jnp.zeros(2),
+        "after": jnp.asarray(after),
+        "update": jnp.asarray(what == "update"),
+        "infinite": jnp.asarray(what == "moment"),
+    }
+
+
+def small_steps() -> optax.GradientTransformation:
+    """A small gradient step; its state says what is to be spoilt, and when."""
 
     def update(updates, state, params=None):
-        late = state["count"] >= after
-        small = jax.tree.map(lambda u: -0.01 * u, updates)
-        return spoil(late, small, {**state, "count": state["count"] + 1})
+        late = state["count"] >= state["after"]
+        small = jax.tree.map(lambda u: -0.01 * u, updates).variational
+        second = late & state["update"] & (jnp.arange(2)[:, None] == 1)
+        small["out"] = jnp.where(second, jnp.nan, small["out"])
+        moment = jnp.where(late & state["infinite"], jnp.inf, state["moment"])
+        return Parameters(small), {**state, "count": state["count"] + 1, "moment": moment}
 
-    init = lambda params: {"count": jnp.zeros((), jnp.int32), "moment": jnp.zeros(2)}
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(lambda params: spoilt(0), update)
 
 
 def run(optimizer, *, num_steps=20, broken=False, **options):
@@ -106,45 +119,47 @@ def test_the_site_is_named(one_bad_datum):
     )
 
 
-def nan_update(late, updates, state):
-    out = updates.variational["out"]
-    spoilt_out = jnp.where(late & (jnp.arange(2)[:, None] == 1), jnp.nan, out)
-    return Parameters({**updates.variational, "out": spoilt_out}), state
+def small_loop(**options):
+    """From a state of `spoilt`, and a number of steps, a result."""
+    loop = Loop(TwoSites(), start(), data(broken=False), small_steps(), record_every=5, **options)
+    begin = loop.init(start(), jax.random.key(0))
+    return lambda state, num_steps: loop.run(
+        begin._replace(optimizer=state), num_steps, progress=False
+    )
 
 
-def infinite_moment(late, updates, state):
-    return updates, {**state, "moment": jnp.where(late, jnp.inf, state["moment"])}
+@pytest.fixture(scope="module")
+def small():
+    return small_loop(guard=Guard(max_rejections=4))
 
 
 @pytest.mark.parametrize(
-    ("spoil", "cause"),
+    ("what", "cause"),
     [
-        (nan_update, "update of variational['out'] at step 8"),
-        (infinite_moment, "optimizer['moment'] at step 8"),
+        ("update", "update of variational['out'] at step 8"),
+        ("moment", "optimizer['moment'] at step 8"),
     ],
 )
-def test_a_rule_that_breaks_stops_the_run_with_the_last_good_state(spoil, cause):
+def test_a_rule_that_breaks_stops_the_run_with_the_last_good_state(small, what, cause):
     with pytest.warns(RuntimeWarning, match="Stopped: .*last good ones.*learning rate"):
-        result = run(spoilt(7, spoil), num_steps=1000, guard=Guard(max_rejections=4))
+        result = small(spoilt(7, what), 1000)
     assert result.stop_reason is StopReason.NOT_FINITE
     # Seen at the end of the chunk in which the fourth in a row was dropped.
     np.testing.assert_array_equal(result.history.column("rejected"), [0, 3, 5])
     assert result.causes[0] == cause
     assert result.history.records[0].cause == ""
     assert int(result.state.rejected_in_a_row) == 8
-    good = run(spoilt(7, lambda late, updates, state: (updates, state)), num_steps=7)
-    for now, wanted in zip(
-        jax.tree.leaves((result.params, result.state.optimizer)),
-        jax.tree.leaves((good.params, good.state.optimizer)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(now, wanted, rtol=1e-6)
+    parts = [
+        (end.params, end.state.optimizer["count"], end.state.optimizer["moment"])
+        for end in (result, small(spoilt(7), 7))
+    ]
+    jax.tree.map(lambda now, good: np.testing.assert_allclose(now, good, rtol=1e-6), *parts)
 
 
 def test_without_a_guard_nothing_is_dropped():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = run(spoilt(7, nan_update), num_steps=10, guard=None)
+        result = small_loop(guard=None)(spoilt(7, "update"), 10)
     assert not finite(result.params)
     assert result.stop_reason is StopReason.STEPS
 
@@ -189,21 +204,28 @@ def leap(damping: LevenbergMarquardtState, params: Parameters) -> Parameters:
     return Parameters(still, 1.0 / damping.damping)
 
 
-def leaping(initial: float) -> optax.GradientTransformation:
-    rule = LevenbergMarquardt(initial=initial)
+def leaping() -> optax.GradientTransformation:
     return optax.GradientTransformation(
-        lambda params: rule.init(params.variational),
+        lambda params: LevenbergMarquardt().init(params.variational),
         lambda updates, state, params: (leap(state, params), state),
     )
 
 
-def run_to_the_cliff(initial: float, num_steps: int):
+@pytest.fixture(scope="module")
+def cliff():
+    """From a first damping, and a number of steps, a result."""
     params = start()._replace(model=jnp.zeros(()))
-    loop = Loop(Cliff(), params, data(broken=False), leaping(initial), record_every=10)
-    return loop.run(loop.init(params, jax.random.key(0)), num_steps, progress=False)
+    loop = Loop(Cliff(), params, data(broken=False), leaping(), record_every=10)
+    begin = loop.init(params, jax.random.key(0))
+
+    def run(initial: float, num_steps: int):
+        damping = LevenbergMarquardt(initial=initial).init(params.variational)
+        return loop.run(begin._replace(optimizer=damping), num_steps, progress=False)
+
+    return run
 
 
-def test_a_step_over_the_edge_is_taken_back_and_made_shorter():
+def test_a_step_over_the_edge_is_taken_back_and_made_shorter(cliff):
     """From 0 a step of 1 / 0.02 = 50; each rejection multiplies the damping by five.
 
     The point beyond is rejected twice, then the run goes back and leaps 50 / 25 = 2; that is
@@ -212,17 +234,17 @@ def test_a_step_over_the_edge_is_taken_back_and_made_shorter():
     leap, leap, rejected, rejected.
     """
     with pytest.warns(RuntimeWarning, match="5 of 10 steps"):
-        result = run_to_the_cliff(0.02, 10)
+        result = cliff(0.02, 10)
     bad = ~np.isfinite(result.history.step_losses)
     np.testing.assert_array_equal(np.flatnonzero(bad), [1, 2, 4, 8, 9])
     assert float(result.params.model) == pytest.approx(0.8)
     assert float(result.state.optimizer.damping) == pytest.approx(0.02 * 5**5)
 
 
-def test_the_last_good_state_is_one_with_a_finite_loss():
+def test_the_last_good_state_is_one_with_a_finite_loss(cliff):
     """Leaps of 1e30 do not get short enough in thirty rejections."""
     with pytest.warns(RuntimeWarning, match="Stopped"):
-        result = run_to_the_cliff(1e-30, 1000)
+        result = cliff(1e-30, 1000)
     assert result.stop_reason is StopReason.NOT_FINITE
     assert float(result.params.model) == 0.0
 
