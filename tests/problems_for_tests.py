@@ -8,6 +8,7 @@ latents, whose expectations are finite sums.
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,10 +130,16 @@ def random_problem(
     problem = cls(num_data=num_total or num_data, family=family)
     parameters = Parameters(variational, model)
     batch = {"inputs": inputs, "observed": jnp.zeros(num_data)}
-    noise = problem.noise(jax.random.key(seed), batch)
-    latent = problem.latent(variational, noise, batch)
-    batch["observed"] = problem.likelihood(model, latent, batch).sample(jax.random.key(seed + 1))
+    batch["observed"] = _observations(problem, parameters, batch, jnp.asarray(seed))
     return problem, parameters, batch
+
+
+@eqx.filter_jit
+def _observations(problem: Problem, parameters: Parameters, batch: Any, seed: Any) -> Any:
+    noise = problem.noise(jax.random.key(seed), batch)
+    latent = problem.latent(parameters.variational, noise, batch)
+    likelihood = problem.likelihood(parameters.model, latent, batch)
+    return likelihood.sample(jax.random.key(seed + 1))
 
 
 class SwitchGlobal(Problem):
