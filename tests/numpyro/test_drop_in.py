@@ -48,14 +48,14 @@ def test_evaluate_is_numpyros(svi):
     np.testing.assert_allclose(svi.evaluate(svi.init(KEY, *data()), *data()), expected, rtol=1e-6)
 
 
-def test_losses_are_the_summed_negative_elbo_and_stable_update_drops_what_is_not_finite():
+def test_losses_are_the_summed_negative_elbo_and_what_is_not_finite_is_dropped():
     # A point has a loss without noise, so that the keys do not matter.
     guide = autoguide.AutoDelta(regression)
     wild = SVI(regression, guide, optax.sgd(1e30), Trace_ELBO(), damping=1.0)
     state = wild.init(KEY, *data())
     theirs = numpyro.infer.SVI(regression, guide, optax.sgd(1.0), Trace_ELBO())
     expected = theirs.evaluate(theirs.init(KEY, *data()), *data())
-    step = jax.jit(wild.stable_update)
+    step = jax.jit(wild.update)
     state, loss = step(state, *data())
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     kept = wild.get_params(state)["w_auto_loc"]
@@ -204,7 +204,7 @@ def test_a_run_whose_loss_is_never_finite_stops_with_a_word():
             numpyro.sample("count", dist.Poisson(jnp.exp(level)), obs=values)
 
     svi = SVI(counts, autoguide.AutoNormal(counts, init_scale=1e3))
-    with pytest.warns(RuntimeWarning, match="the loss was not finite and no step could be taken"):
+    with pytest.warns(RuntimeWarning, match="stopped after .*log-likelihood of 'count'.*nearer"):
         result = svi.run(KEY, 2000, jnp.zeros(5), progress_bar=False)
     assert len(result.losses) < 2000
     np.testing.assert_allclose(result.params["level_auto_scale"], 1e3, rtol=1e-5)

@@ -72,7 +72,7 @@ class TracedProblem(Problem):
     local: bool = eqx.field(default=False, static=True)
 
     def approximation(self, variational: PyTree, batch: Call) -> PyTree:
-        trace = self._guide_trace(variational, jax.random.key(0), batch)
+        trace = self.guide_trace(variational, jax.random.key(0), batch)
         return {name: site["fn"] for name, site in trace.items() if _is_latent(site)}
 
     def prior(self, model: PyTree, batch: Call) -> PyTree:
@@ -80,7 +80,7 @@ class TracedProblem(Problem):
 
     def likelihood(self, model: PyTree, latent: PyTree, batch: Call) -> PyTree:
         trace = self.model_trace(model, latent, batch)
-        return {name: site["fn"] for name, site in trace.items() if _is_observation(site)}
+        return {name: site["fn"] for name, site in trace.items() if is_observation(site)}
 
     def observed(self, batch: Call) -> PyTree:
         raise NotImplementedError("the observations are part of the trace: likelihood_sites")
@@ -93,17 +93,17 @@ class TracedProblem(Problem):
         return all(site.has_rsample for site in sites)
 
     def latent(self, variational: PyTree, noise: PRNGKeyArray, batch: Call) -> dict[str, Array]:
-        return _latents(self._guide_trace(variational, noise, batch))
+        return _latents(self.guide_trace(variational, noise, batch))
 
     def kl(self, parameters: Parameters, latent: PyTree, batch: Call) -> Float[Array, ""]:
         """Log q(z) - log p(z), with factors counted in p, as `Trace_ELBO` has it."""
-        guide = self._guide_trace(parameters.variational, jax.random.key(0), batch, latent)
+        guide = self.guide_trace(parameters.variational, jax.random.key(0), batch, latent)
         return self._divergence(guide, parameters.model, latent, batch)
 
     def latent_and_kl(
         self, parameters: Parameters, noise: PRNGKeyArray, batch: Call
     ) -> tuple[dict[str, Array], Float[Array, ""]]:
-        guide = self._guide_trace(parameters.variational, noise, batch)
+        guide = self.guide_trace(parameters.variational, noise, batch)
         latent = _latents(guide)
         return latent, self._divergence(guide, parameters.model, latent, batch)
 
@@ -114,7 +114,7 @@ class TracedProblem(Problem):
         log_p = sum(
             log_density(site)
             for site in self.model_trace(model, latent, batch).values()
-            if site["type"] == "sample" and not _is_observation(site)
+            if site["type"] == "sample" and not is_observation(site)
         )
         return log_q - log_p
 
@@ -125,7 +125,7 @@ class TracedProblem(Problem):
 
     def likelihood_sites(self, model: PyTree, latent: PyTree, batch: Call) -> list[Site]:
         trace = self.model_trace(model, latent, batch)
-        return [self._site(site) for site in trace.values() if _is_observation(site)]
+        return [self._site(site) for site in trace.values() if is_observation(site)]
 
     def prior_sites(self, model: PyTree, latent: PyTree, batch: Call) -> list[Site]:
         trace = self.model_trace(model, latent, batch)
@@ -137,7 +137,7 @@ class TracedProblem(Problem):
 
     def approximation_sites(self, variational: PyTree, latent: PyTree, batch: Call) -> list[Site]:
         frozen = jax.lax.stop_gradient(latent)
-        trace = self._guide_trace(variational, jax.random.key(0), batch, frozen)
+        trace = self.guide_trace(variational, jax.random.key(0), batch, frozen)
         return [
             self._site(site)
             for site in trace.values()
@@ -156,13 +156,14 @@ class TracedProblem(Problem):
         given = {**self.constrained(model), **latent, **batch.fixed}
         return _run(self.model, jax.random.key(0), given, batch)
 
-    def _guide_trace(
+    def guide_trace(
         self,
         variational: PyTree,
         rng_key: PRNGKeyArray,
         batch: Call,
         latent: Mapping[str, Array] | None = None,
     ) -> Trace:
+        """The guide run with these parameters, and these latents if they are given."""
         given = {**self.constrained(variational), **batch.fixed}
         return _run(self.guide, rng_key, {**given, **(latent or {})}, batch)
 
@@ -181,7 +182,7 @@ class TracedProblem(Problem):
             rng_key: of the draw.
             batch: the call.
         """
-        drawn = self._guide_trace(embed(active), rng_key, batch)
+        drawn = self.guide_trace(embed(active), rng_key, batch)
         held = {
             name: jax.lax.stop_gradient(site["value"])
             for name, site in drawn.items()
@@ -189,7 +190,7 @@ class TracedProblem(Problem):
         }
 
         def log_q(active: PyTree) -> Array:
-            trace = self._guide_trace(embed(active), rng_key, batch, held)
+            trace = self.guide_trace(embed(active), rng_key, batch, held)
             densities = [log_density(site) for site in trace.values() if _is_latent(site)]
             return jnp.sum(jnp.stack(densities))
 
@@ -250,7 +251,8 @@ def _is_factor(site: dict[str, Any]) -> bool:
     return site["type"] == "sample" and isinstance(_unwrapped(site["fn"]), Unit)
 
 
-def _is_observation(site: dict[str, Any]) -> bool:
+def is_observation(site: dict[str, Any]) -> bool:
+    """Whether the site holds data."""
     return site["type"] == "sample" and site["is_observed"] and not _is_factor(site)
 
 
@@ -297,7 +299,7 @@ def traced_problem(
     call = Call(args, kwargs or {}, {}, mutable or {})
     bare = TracedProblem(model=model, guide=guide, transforms=dict(transforms), num_data=1)
     whole = dict(params)
-    guide_trace = bare._guide_trace(whole, rng_key, call)
+    guide_trace = bare.guide_trace(whole, rng_key, call)
     drawn = {
         name: site["value"]
         for name, site in guide_trace.items()
@@ -353,7 +355,7 @@ def _number_of_data(model_trace: Trace) -> int:
     """Elements of the largest observed site, a subsampled plate counted whole."""
     counts = [1]
     for site in model_trace.values():
-        if _is_observation(site):
+        if is_observation(site):
             size = math.prod(site["fn"].batch_shape)
             for frame in site["cond_indep_stack"]:
                 plate = model_trace.get(frame.name)

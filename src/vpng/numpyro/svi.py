@@ -12,7 +12,6 @@ import numpy as np
 import optax
 from jax.example_libraries.optimizers import Optimizer
 from jax.sharding import Mesh
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 from numpyro import infer
 from numpyro.infer import Trace_ELBO
@@ -29,6 +28,7 @@ from vpng.distributed.layout import Layout, as_layout
 from vpng.errors import expected
 from vpng.fisher import AbstractMetric, Divergence, Exact, Network
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
+from vpng.numpyro.causes import Cause, cause_at
 from vpng.numpyro.evaluation import Losses
 from vpng.numpyro.guides import geometry_of, has_many_parameters
 from vpng.numpyro.network_rule import NetworkRule, layers_of
@@ -38,6 +38,7 @@ from vpng.problem import Parameters
 from vpng.random import written_out
 from vpng.stopping import Converged
 from vpng.training.checkpoint import Checkpoints, Keeper
+from vpng.training.guard import after_rejection, trouble_in_optimizer
 from vpng.training.history import History
 from vpng.training.identity import Identity
 from vpng.transform.precondition import DEFAULT_DAMPING, precondition
@@ -47,9 +48,8 @@ MAX_REJECTIONS = 30
 
 STUCK = (
     "The run stopped after {done} steps: in the last ones the loss was not finite and no step "
-    "could be taken. The parameters are the last good ones. Start the guide nearer to the "
-    "posterior (a smaller init_scale, other init_params), look for data outside the support of "
-    "their distribution, or use float64."
+    "could be taken. Not finite is the {cause.parts}. The parameters are the last good ones. "
+    "{cause.advice}."
 )
 
 SAVED_CHUNK = 100
@@ -204,7 +204,7 @@ class SVI(infer.SVI):
         forward_mode_differentiation: bool = False,
         **kwargs: Any,
     ) -> tuple[SVIState, Array]:
-        """One step; see `numpyro.infer.SVI.update`."""
+        """One step, none if its loss or the new state is not finite; see `numpyro.infer.SVI`."""
         state, loss, _ = self._step(svi_state, args, kwargs, forward_mode_differentiation)
         return state, loss
 
@@ -215,17 +215,13 @@ class SVI(infer.SVI):
         forward_mode_differentiation: bool = False,
         **kwargs: Any,
     ) -> tuple[SVIState, Array]:
-        """`update`, dropped if the loss or the new state is not finite.
-
-        The automatic rule drops such steps in any case.
-        """
-        state, loss, _ = self._step(svi_state, args, kwargs, forward_mode_differentiation)
-        if self.rule is None:
-            return state, loss
-        usable = jnp.isfinite(loss) & _finite(state.optim_state)
-        keep = lambda new, old: jnp.where(usable, new, old)
-        kept = jax.tree.map(keep, state.optim_state, svi_state.optim_state)
-        return SVIState(kept, state.mutable_state, state.rng_key), loss
+        """`update`, which drops what is not finite in any case."""
+        return self.update(
+            svi_state,
+            *args,
+            forward_mode_differentiation=forward_mode_differentiation,
+            **kwargs,
+        )
 
     def diagnostics(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> AdaptiveInfo:
         """What the next step of the automatic rule would report."""
@@ -257,7 +253,7 @@ class SVI(infer.SVI):
                 improves by more than its noise.
             *args: arguments of model and guide.
             progress_bar: whether to show one.
-            stable_update: use `stable_update`.
+            stable_update: as in NumPyro; what is not finite is dropped in any case.
             forward_mode_differentiation: differentiate the loss forwards.
             init_state: go on from here.
             init_params: values to start parameters from.
@@ -274,7 +270,6 @@ class SVI(infer.SVI):
             state = self.init(rng_key, *args, init_params=init_params, **kwargs)
         elif self.problem is None:
             self.init(rng_key, *args, init_params=init_params, **kwargs)
-        method = self.stable_update if stable_update else self.update
         size = rule.window if rule is not None else max(1, min(total, -(-total // 20)))
         if checkpoints is not None and rule is None:
             size = min(size, SAVED_CHUNK)
@@ -291,7 +286,7 @@ class SVI(infer.SVI):
             if layout is not None:
                 state = layout.pin(state)
                 own, named = layout.divide_data((args, kwargs), problem.num_data)
-            return method(
+            return self.update(
                 state, *own, forward_mode_differentiation=forward_mode_differentiation, **named
             )
 
@@ -336,7 +331,10 @@ class SVI(infer.SVI):
                 )
                 lost = self._stuck(state, history.losses[-1])
                 if lost:
-                    warnings.warn(STUCK.format(done=done), RuntimeWarning, stacklevel=2)
+                    cause = self._cause(rng_key, state, args, kwargs)
+                    warnings.warn(
+                        STUCK.format(done=done, cause=cause), RuntimeWarning, stacklevel=2
+                    )
                 if rule is not None and not lost:
                     converged = rule.reached_between(done - length, done, history.latest)
                 if keeper is not None:
@@ -359,6 +357,22 @@ class SVI(infer.SVI):
         if rejections is None:
             return not np.any(np.isfinite(losses[-MAX_REJECTIONS:]))
         return int(rejections) >= MAX_REJECTIONS
+
+    def _cause(
+        self, rng_key: PRNGKeyArray, state: SVIState, args: tuple, kwargs: dict[str, Any]
+    ) -> Cause:
+        """What keeps the loss from being finite where the run is."""
+        optimizer = state.optim_state
+        if self.rule is not None:
+            point = self._split(self.rule.get_params(optimizer.optimizer))
+        else:
+            point = optimizer.accepted if self.network is None else optimizer.current
+        if self.layout is not None:
+            point = self.layout.local(self.layout.gathered(point))
+        problem, mutable = self._initialised(), state.mutable_state
+        kwargs = {**kwargs, **self.static_kwargs}
+        losses = Losses.drawn(rng_key, self.loss, problem, Call(args, kwargs, {}, mutable or {}))
+        return cause_at(rng_key, losses, point, problem.call(rng_key, args, kwargs, mutable))
 
     def _step(
         self, svi_state: SVIState, args: tuple, kwargs: dict[str, Any], forward_mode: bool
@@ -405,10 +419,13 @@ class SVI(infer.SVI):
         )
         loss = mean * problem.num_data
         moved = {**direction.variational, **direction.model}
-        optimizer = self.rule.update(moved, optimizer, value=loss)
+        old = svi_state.optim_state
+        new = PreconditionedState(self.rule.update(moved, optimizer, value=loss), preconditioner)
+        usable = jnp.isfinite(loss) & ~trouble_in_optimizer(new, old).any
+        kept = jax.tree.map(partial(jnp.where, usable), new, after_rejection(old))
         if mutable:
-            mutable = losses.written[0]
-        return SVIState(PreconditionedState(optimizer, preconditioner), mutable, key), loss, None
+            mutable = _accepted(usable, losses.written[0], mutable)
+        return SVIState(kept, mutable, key), loss, None
 
     def _bound(self) -> partial:
         """From unconstrained to constrained parameters, as NumPyro's `init` bound it."""
@@ -509,11 +526,6 @@ def _accepted(accepted: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
     if new is None or old is None:
         return old
     return jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, old)
-
-
-def _finite(tree: PyTree) -> Bool[ArrayLike, ""]:
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
 
 def _bar(total: int, *, disable: bool):

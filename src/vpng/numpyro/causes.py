@@ -1,0 +1,123 @@
+"""Which parameter, draw or site keeps a run from a finite loss: looked for once, when it stops."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jaxtyping import Array, Bool, PRNGKeyArray
+
+from vpng.findings import Findings, all_finite, is_floating, joined
+from vpng.numpyro.evaluation import Losses
+from vpng.numpyro.problem import Call, TracedProblem, is_observation, log_density
+from vpng.problem import Parameters
+
+NUM_DRAWS = 20
+
+NEARER = "Start the guide nearer to the posterior (a smaller init_scale, other init_params)"
+ADVICE = {
+    "parameter": "Use a smaller learning rate, or leave optim out: the automatic rule has none",
+    "draw": NEARER,
+    "log q": NEARER,
+    "log-prior": f"{NEARER} or use float64",
+    "factor": f"{NEARER} or use float64",
+    "log-likelihood": (
+        f"{NEARER}, look for data outside the support of their distribution, or use float64"
+    ),
+    "gradient": (
+        "Look for a function with a finite value and no finite derivative (sqrt, log, where), or "
+        "use float64"
+    ),
+}
+"""What to try, by the kind of what is not finite: the first word of its name."""
+
+
+class Cause(NamedTuple):
+    """Why no loss is finite.
+
+    Attributes:
+        parts: what is not finite, in words.
+        advice: what to try.
+    """
+
+    parts: str
+    advice: str
+
+
+def cause_at(rng_key: PRNGKeyArray, losses: Losses, parameters: Parameters, call: Call) -> Cause:
+    """What is not finite at a point: the first of all that is computed, the rest follows from it.
+
+    Args:
+        rng_key: of the draws that are looked at.
+        losses: the objective, for its gradient.
+        parameters: the point.
+        call: what model and guide are called with, subsamples included.
+    """
+    problem = losses.problem
+    keys = jax.random.split(rng_key, NUM_DRAWS)
+    by_name = lambda point: {**point.variational, **point.model}
+    looks: list[Callable[[], Findings]] = [
+        lambda: _named("parameter", by_name(parameters)),
+        lambda: jax.jit(jax.vmap(lambda key: _in_sites(key, problem, parameters, call)))(keys),
+        lambda: _named("gradient", by_name(losses.mean(parameters)[1])),
+    ]
+    for look in looks:
+        found = look()
+        counts = np.atleast_2d(found.flags).sum(axis=0)
+        bad = [(part, count) for part, count in zip(found.parts, counts, strict=True) if count]
+        if bad:
+            part, count = bad[0]
+            drawn = f" in {count} of {NUM_DRAWS} draws" if np.ndim(found.flags) == 2 else ""
+            outside = _outside_support(part, keys[0], problem, parameters, call)
+            if outside:
+                return Cause(part + outside, "Correct these data, or choose another distribution")
+            kind = part.split(" of ")[0]
+            return Cause(part + drawn, ADVICE[kind])
+    return Cause(f"loss, though none of its parts in {NUM_DRAWS} draws", f"{NEARER} or use float64")
+
+
+def _in_sites(
+    rng_key: PRNGKeyArray, problem: TracedProblem, parameters: Parameters, call: Call
+) -> Findings:
+    """One draw: its values, and the log-densities of guide, prior and likelihood."""
+    guide = problem.guide_trace(parameters.variational, rng_key, call)
+    drawn = {name: site for name, site in guide.items() if site["type"] == "sample"}
+    latent = {name: site["value"] for name, site in drawn.items()}
+    model = problem.model_trace(parameters.model, latent, call)
+    sites = {name: site for name, site in model.items() if site["type"] == "sample"}
+    own_kind = lambda name: "log-prior" if name in latent else "factor"
+    kinds = {
+        name: "log-likelihood" if is_observation(site) else own_kind(name)
+        for name, site in sites.items()
+    }
+    densities = [
+        _named(kind, {name: log_density(sites[name]) for name in sites if kinds[name] == kind})
+        for kind in ("log-prior", "factor", "log-likelihood")
+    ]
+    log_q = {name: log_density(site) for name, site in drawn.items()}
+    return joined([_named("draw", latent), _named("log q", log_q), *densities])
+
+
+def _named(kind: str, trees: dict[str, Any]) -> Findings:
+    def bad(tree: Any) -> Bool[Array, ""]:
+        flags = [all_finite(leaf) for leaf in jax.tree.leaves(tree) if is_floating(leaf)]
+        return ~jnp.all(jnp.stack([jnp.asarray(True), *flags]))
+
+    return Findings.of([f"{kind} of {name!r}" for name in trees], list(map(bad, trees.values())))
+
+
+def _outside_support(
+    part: str, rng_key: PRNGKeyArray, problem: TracedProblem, parameters: Parameters, call: Call
+) -> str:
+    """How many of an observed site's values its distribution does not allow, in words."""
+    if not part.startswith("log-likelihood"):
+        return ""
+    with numpyro.validation_enabled(False):
+        latent = problem.latent(parameters.variational, rng_key, call)
+        sites = problem.model_trace(parameters.model, latent, call)
+        (site,) = [site for name, site in sites.items() if part == f"log-likelihood of {name!r}"]
+        allowed = np.asarray(site["fn"].support(site["value"]))
+    count = f"{allowed.size - allowed.sum()} of {allowed.size}"
+    return "" if allowed.all() else f", {count} values of which are outside its support"

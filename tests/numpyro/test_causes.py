@@ -1,0 +1,60 @@
+"""What keeps a loss from being finite is called by its name."""
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+
+from vpng.numpyro import SVI
+from vpng.numpyro.causes import cause_at
+from vpng.numpyro.evaluation import Losses
+from vpng.numpyro.problem import Call
+
+KEY = jax.random.key(0)
+GOOD = jnp.ones(3)
+
+
+def model(values):
+    """Sites that break for different reasons."""
+    place = numpyro.sample("place", dist.Normal(0.0, 1.0))
+    width = numpyro.sample("width", dist.LogNormal(0.0, 0.1))
+    offset = numpyro.param("offset", 1.0)
+    numpyro.factor("weight", jnp.log(10.0 + values[0]))
+    rate = jnp.exp(place) + jnp.sqrt(offset**2)
+    numpyro.sample("count", dist.Poisson(rate * width), obs=values)
+
+
+@pytest.fixture(scope="module")
+def start():
+    svi = SVI(model, AutoNormal(model), loss=Trace_ELBO())
+    with pytest.warns(UserWarning, match="factor"):
+        state = svi.init(KEY, GOOD)
+    return svi, state.optim_state.accepted
+
+
+@pytest.mark.parametrize(
+    ("changed", "values", "parts", "advice"),
+    [
+        ({"place_auto_loc": jnp.nan}, GOOD, "parameter of 'place_auto_loc'", "learning rate"),
+        ({"width_auto_loc": 300.0}, GOOD, "draw of 'width' in 20 of 20 draws", "init_scale"),
+        ({}, jnp.array([-11.0, 1.0, 1.0]), "factor of 'weight' in 20 of 20 draws", "float64"),
+        ({"place_auto_loc": 200.0}, GOOD, "log-likelihood of 'count' in 20 of 20", "nearer"),
+        ({}, jnp.array([1.0, jnp.nan, -3.0]), "'count', 2 of 3 values of which", "these data"),
+        ({"offset": 0.0}, GOOD, "gradient of 'offset'", "sqrt"),
+        ({}, GOOD, "none of its parts", "float64"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Out-of-support")
+def test_the_first_thing_that_is_not_finite_is_named(start, changed, values, parts, advice):
+    svi, point = start
+    moved = {name: jnp.asarray(value, jnp.float32) for name, value in changed.items()}
+    point = type(point)(
+        *({name: moved.get(name, value) for name, value in part.items()} for part in point)
+    )
+    call = Call((values,), {}, {}, {})
+    found = cause_at(KEY, Losses.drawn(KEY, svi.loss, svi.problem, call), point, call)
+    assert parts in found.parts
+    assert advice in found.advice
