@@ -43,7 +43,7 @@ def server(monkeypatch):
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         http.replies, http.requested = {}, []
         http.address = f"http://127.0.0.1:{http.server_port}"
-        threading.Thread(target=http.serve_forever, daemon=True).start()
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         yield http
         http.shutdown()
 

@@ -140,7 +140,7 @@ def test_standard_error_is_calibrated():
     From 4,000 keys a standard deviation is known to about 1 percent for normal losses, a few for
     skewed ones; 8 percent allowed.
     """
-    problem, parameters, batch = random_problem("local", "poisson", seed=1)
+    problem, parameters, batch = random_problem("local", "bernoulli", seed=1)
     run = jax.vmap(lambda key: ELBO(10).estimate(key, problem, parameters, batch))
     estimates = jax.jit(run)(jax.random.split(jax.random.key(0), 4000))
     claimed = float(jnp.sqrt(jnp.mean(estimates.standard_error**2)))
@@ -148,7 +148,7 @@ def test_standard_error_is_calibrated():
 
 
 def test_one_particle_has_no_standard_error():
-    problem, parameters, batch = random_problem("local", "poisson", seed=1)
+    problem, parameters, batch = random_problem("local", "bernoulli", seed=1)
     estimate = ELBO(1).estimate(jax.random.key(0), problem, parameters, batch)
     assert float(estimate.standard_error) == np.inf
     assert np.isfinite(float(estimate.loss))

@@ -76,7 +76,7 @@ def test_a_folder_without_results_is_refused(vpng, tmp_path):
 def test_the_server_gives_one_page_to_this_machine_alone():
     with make_server("<p>é</p>") as server:
         assert server.server_address[0] == "127.0.0.1"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
         def get(path, **headers):
             connection = http.client.HTTPConnection(HOST, server.server_port, timeout=10)

@@ -23,7 +23,7 @@ KEY = 3
 
 
 def setting():
-    problem, parameters, batch = random_problem("local", "poisson", seed=1)
+    problem, parameters, batch = random_problem("local", "bernoulli", seed=1)
     gradient = jax.tree.map(lambda leaf: jnp.cos(3 * leaf), parameters)
     return problem, parameters, batch, gradient
 
