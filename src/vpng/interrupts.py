@@ -10,6 +10,8 @@ from types import FrameType
 import jax
 from jaxtyping import Array
 
+from vpng.distributed.processes import agreed
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _SHORTEST, _LONGEST = 1e-5, 0.05
@@ -74,14 +76,15 @@ def deferred_interrupts() -> Iterator[Interrupt]:
 
 
 def stop_if_interrupted() -> None:
-    """Between two pieces of work whose results are safe.
+    """Between two pieces of work whose results are safe; called by all processes of a run.
 
     Raises:
-        InterruptedRunError: if a signal came.
+        InterruptedRunError: if a signal came, to this process or to another.
     """
-    for interrupt in _ACTIVE:
-        if interrupt.signal is not None:
-            raise InterruptedRunError(interrupt.signal)
+    own = next((interrupt.signal for interrupt in _ACTIVE if interrupt), None)
+    received = agreed(own, SIGNALS)
+    if received is not None:
+        raise InterruptedRunError(received)
 
 
 def wait_for(array: Array) -> None:

@@ -477,6 +477,10 @@ OPTIONS = st.one_of(
     st.tuples(st.just("--set"), SETTINGS),
     st.tuples(st.just("--config"), st.sampled_from(["config.toml", "missing.toml", ".", ""])),
     st.just(("--resume",)),
+    st.sampled_from([("--mesh",), ("--distributed",)]),
+    st.tuples(st.just("--coordinator"), st.sampled_from(["a:1", "a", "[::1]:9", "", "a:b", ":1"])),
+    st.tuples(st.just("--num-processes"), st.integers(-1, 3).map(str) | st.just("x")),
+    st.tuples(st.just("--process-id"), st.integers(-1, 3).map(str) | st.just("1.5")),
     st.tuples(st.just("--out"), st.sampled_from(["out", "file", "file/under", ""])),
     st.tuples(st.text(max_size=3)),
 )
@@ -578,6 +582,7 @@ def check_command_line(case: tuple[list[str], str], folder: Path) -> None:
         _standing_in(inside),
         mock.patch("vpng.cli.reproduce.run_and_store", lambda *a, **k: ran.append(a)),
         mock.patch("vpng.cli.reproduce.write_report", lambda out: out),
+        mock.patch("jax.distributed.initialize", return_value=None),
         mock.patch.object(sys, "argv", ["vpng", *arguments]),
         redirect_stdout(out),
         redirect_stderr(err),

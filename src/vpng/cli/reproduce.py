@@ -110,7 +110,8 @@ def run_and_store(
     if is_first():
         _run_and_show(name, experiment, configuration, out, opened[0], layout)
     else:
-        experiment.run(configuration, Session(None, layout=layout))
+        with deferred_interrupts():
+            experiment.run(configuration, Session(None, layout=layout))
 
 
 def _run_and_show(

@@ -114,6 +114,21 @@ def from_first(compute: Callable[[], Any]) -> Any:
     return answer["value"]
 
 
+def arrays_from_first(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The bits of the first process's arrays, whose shapes and types all processes have."""
+    if jax.process_count() == 1:
+        return list(arrays)
+    from jax.experimental.multihost_utils import broadcast_one_to_all
+
+    # As bytes: what is sent is summed with the zeros of the others, and -0 + 0 is 0.
+    with stopping_if_lost():
+        sent = broadcast_one_to_all([np.frombuffer(a.tobytes(), np.uint8) for a in arrays])
+    return [
+        np.frombuffer(np.asarray(content).tobytes(), array.dtype).reshape(array.shape)
+        for content, array in zip(sent, arrays, strict=True)
+    ]
+
+
 def agreed(choice: Choice | None, choices: Sequence[Choice]) -> Choice | None:
     """What the first process that has chosen chose: signals and clocks differ from one to another.
 
@@ -124,8 +139,15 @@ def agreed(choice: Choice | None, choices: Sequence[Choice]) -> Choice | None:
     if jax.process_count() == 1:
         return choice
     mine = -1 if choice is None else choices.index(choice)
-    made = [number for number in _gathered(np.array(mine, np.int32)).ravel() if number >= 0]
+    with stopping_if_lost():
+        numbers = _gathered(np.array(mine, np.int32)).ravel()
+    made = [number for number in numbers if number >= 0]
     return choices[made[0]] if made else None
+
+
+def in_any_process(condition: bool) -> bool:
+    """Whether it holds in one of the processes, known to all."""
+    return agreed(True if condition else None, (True,)) is not None
 
 
 def _environment() -> dict[str, Any]:

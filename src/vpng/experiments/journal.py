@@ -11,7 +11,6 @@ import numpy as np
 
 from vpng.errors import InputError, expected
 from vpng.experiments.results import plain, write_text
-from vpng.training import Checkpoints
 
 GRID_SCHEMA = "vpng.grid/1"
 _UNFINISHED = ".unfinished"
@@ -56,9 +55,9 @@ class Journal:
         write_text(self._path(name), json.dumps(document, allow_nan=False) + "\n")
         shutil.rmtree(self._path(name, _UNFINISHED), ignore_errors=True)
 
-    def checkpoints(self, name: str) -> Checkpoints:
-        """Where the run `name` keeps its state until it is finished."""
-        return Checkpoints(self._path(name, _UNFINISHED), keep=2)
+    def unfinished(self, name: str) -> Path:
+        """Where the run `name` keeps its checkpoints until it is finished."""
+        return self._path(name, _UNFINISHED)
 
     def _path(self, name: str, suffix: str = ".json") -> Path:
         return self._folder / (re.sub(r"[^a-z0-9.]+", "-", name.lower()) + suffix)

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import jax
-
 from vpng.distributed import Layout, from_first
 from vpng.experiments.journal import Journal
 from vpng.experiments.results import plain
@@ -126,9 +124,9 @@ class Session:
                 spent = time.perf_counter() - began
                 self._watcher(self._status(title, detail, min(fraction, 1.0) * cost, spent))
 
-            # Of several processes only the first has a journal, and all must do the same.
-            keeps = self._journal if jax.process_count() == 1 else None
-            tell = Tell(show, keeps.checkpoints(name) if keeps else None)
+            # Only the first of several processes writes there, and all must do the same.
+            directory = from_first(lambda: self._journal and str(self._journal.unfinished(name)))
+            tell = Tell(show, None if directory is None else Checkpoints(directory, keep=2))
             tell(0.0, "")
             document = plain(compute(tell))
             self._busy += time.perf_counter() - began

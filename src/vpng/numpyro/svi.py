@@ -24,7 +24,9 @@ from vpng.checks import positive_integer
 from vpng.curvature import AbstractCurvature
 from vpng.curvature.base import MetricHere
 from vpng.damping import AbstractDamping
+from vpng.distributed.faults import stopping_if_lost
 from vpng.distributed.layout import Layout, as_layout
+from vpng.distributed.processes import in_any_process, is_first
 from vpng.errors import expected
 from vpng.fisher import AbstractMetric, Divergence, Exact, Network
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
@@ -314,10 +316,11 @@ class SVI(infer.SVI):
         done = len(history.step_losses)
         converged = None if rule is None else ending == _CONVERGED
         signals = nullcontext(Interrupt()) if keeper is None else deferred_interrupts()
-        with signals as interrupt, _bar(total, disable=not progress_bar) as bar:
+        shown = _bar(total, disable=not progress_bar or not is_first())
+        with stopping_if_lost(), signals as interrupt, shown as bar:
             bar.update(done)
-            lost = False
-            while done < total and not converged and not interrupt and not lost:
+            lost = halted = False
+            while done < total and not (converged or halted or lost):
                 length = min(size, total - done)
                 state, filled = chunk(state, length)
                 wait_for(filled)
@@ -338,14 +341,15 @@ class SVI(infer.SVI):
                 if rule is not None and not lost:
                     converged = rule.reached_between(done - length, done, history.latest)
                 if keeper is not None:
+                    halted = in_any_process(bool(interrupt))
                     keeper.note([], history.losses[-1])
-                    if converged or interrupt or lost or done >= total or keeper.due(done):
+                    if converged or halted or lost or done >= total or keeper.due(done):
                         keeper.save(done, whole(state), 0.0, _CONVERGED if converged else None)
         params = self.get_params(state)
         if layout is not None:
             params = layout.local(layout.gathered(params))
         result = RunResult(params, state, jnp.asarray(history.step_losses))
-        result.interrupted = bool(interrupt) and done < total and not converged
+        result.interrupted = halted and done < total and not converged
         result.converged = converged
         return result
 

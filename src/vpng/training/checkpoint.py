@@ -21,11 +21,12 @@ from jaxtyping import PyTree
 
 from vpng.archive import Format, read_archive, write_archive
 from vpng.checks import finite_scalar, positive_integer
+from vpng.distributed.processes import arrays_from_first, from_first, in_any_process, is_first
 from vpng.errors import InputError, expected
 from vpng.files import write_atomically
 from vpng.training.history import History, Record
 from vpng.training.identity import Identity, host_array
-from vpng.training.logbook import Logbook
+from vpng.training.logbook import Logbook, as_entry, from_entry
 
 KIND = "run"
 _NAME = re.compile(r"step-(\d{12})\.vpng")
@@ -117,24 +118,45 @@ class Keeper:
         """
         self._settings, self._identity = checkpoints, identity
         self._folder = Path(checkpoints.directory)
-        # Of several processes the first one writes; all read.
-        self._writes = jax.process_index() == 0
-        if jax.process_count() > 1 and isinstance(checkpoints.every, EverySeconds):
-            raise expected("every", "EverySteps(...) for several processes", checkpoints.every)
         self._log = Logbook(self._folder / "history.log")
         self._pending = History()
         self._failing = False
-        if self._writes:
-            _prepare(self._folder)
-            if self._steps() and not resume:
-                raise expected(
-                    "resume",
-                    "True for a folder with checkpoints, or another folder",
-                    f"False, with step {self._steps()[-1]} of a run in {self._folder}",
-                )
-            self._check_space(state)
-        self.found = self._newest(state)
+        self.found = None
+        about = from_first(lambda: self._look(state, resume))
+        if about is not None:
+            self.found = self._shared(about, state)
         self._saved_at, self._saved_step = time.monotonic(), 0
+
+    def _look(self, state: PyTree, resume: bool) -> dict[str, Any] | None:
+        """Find what there is to go on from; of several processes the first one reads and writes.
+
+        The others hear from it what it found, and need no access to the folder.
+        """
+        _prepare(self._folder)
+        if self._steps() and not resume:
+            raise expected(
+                "resume",
+                "True for a folder with checkpoints, or another folder",
+                f"False, with step {self._steps()[-1]} of a run in {self._folder}",
+            )
+        self._check_space(state)
+        self.found = self._newest(state)
+        if self.found is None:
+            return None
+        _, history, seconds, ending = self.found
+        return {"history": as_entry(history), "seconds": seconds, "ending": ending}
+
+    def _shared(self, about: dict[str, Any], state: PyTree) -> Saved:
+        """What the first process found, on all of them."""
+        if self.found is not None and jax.process_count() == 1:
+            return self.found
+        leaves, structure = jax.tree.flatten(state if self.found is None else self.found.state)
+        arrays = arrays_from_first([host_array(leaf) for leaf in leaves])
+        restored = [_like(leaf, _plain(a)) for leaf, a in zip(leaves, arrays, strict=True)]
+        history = from_entry(about["history"])
+        return Saved(
+            jax.tree.unflatten(structure, restored), history, about["seconds"], about["ending"]
+        )
 
     def note(self, records: list[Record], losses: np.ndarray) -> None:
         """Remember a part of the history for the next checkpoint."""
@@ -142,11 +164,11 @@ class Keeper:
         self._pending.losses.append(losses)
 
     def due(self, step: int) -> bool:
-        """Whether it is time for a checkpoint."""
+        """Whether it is time for a checkpoint, by the clock of any process."""
         every = self._settings.every
         if isinstance(every, EverySteps):
             return step - self._saved_step >= every.count
-        return time.monotonic() - self._saved_at >= every.count
+        return in_any_process(time.monotonic() - self._saved_at >= every.count)
 
     def save(self, step: int, state: PyTree, seconds: float, ending: str | None = None) -> None:
         """Write a checkpoint; if that fails, warn once and go on: those before it are whole.
@@ -174,7 +196,7 @@ class Keeper:
             OSError: if the history cannot be written.
         """
         self._saved_at, self._saved_step = time.monotonic(), step
-        if not self._writes:
+        if not is_first():
             return
         if self._pending.losses:
             self._log.append(self._pending)
@@ -215,8 +237,7 @@ class Keeper:
                 continue
             return self._go_on_from(step, settings, arrays, state, history)
         if not steps:
-            if self._writes:
-                self._log.cut(0)
+            self._log.cut(0)
             return None
         if not whole:
             raise expected(
@@ -246,11 +267,10 @@ class Keeper:
         state: PyTree,
         history: History,
     ) -> Saved:
-        if self._writes:
-            for later in self._steps():
-                if later > step:
-                    self._path(later).unlink(missing_ok=True)
-            self._log.cut(settings["history"])
+        for later in self._steps():
+            if later > step:
+                self._path(later).unlink(missing_ok=True)
+        self._log.cut(settings["history"])
         leaves, structure = jax.tree.flatten(state)
         found = [arrays[str(place)] for place in settings["places"]]
         restored = [_like(leaf, array) for leaf, array in zip(leaves, found, strict=True)]

@@ -44,9 +44,9 @@ class Logbook:
             if hashlib.sha256(text).hexdigest().encode() != digest:
                 wanted = "a line with its own checksum"
                 raise expected(f"{self._path}, line {number}", wanted, "another: it is damaged")
-            entry = json.loads(text)
-            history.records.extend(Record(**record) for record in entry["records"])
-            history.losses.append(_unpacked(entry["losses"]))
+            part = from_entry(json.loads(text))
+            history.records.extend(part.records)
+            history.losses.extend(part.losses)
         return history
 
     def cut(self, size: int) -> None:
@@ -57,11 +57,7 @@ class Logbook:
 
     def append(self, history: History) -> None:
         """Write a line, to the disk or not at all."""
-        entry = {
-            "records": [asdict(record) for record in history.records],
-            "losses": _packed(history.step_losses),
-        }
-        text = json.dumps(entry).encode()
+        text = json.dumps(as_entry(history)).encode()
         line = b"%s %s\n" % (hashlib.sha256(text).hexdigest().encode(), text)
         # A write that failed before may have left a part of its line.
         self.cut(self.size)
@@ -70,6 +66,20 @@ class Logbook:
             file.flush()
             os.fsync(file.fileno())
         self.size += len(line)
+
+
+def as_entry(history: History) -> dict[str, Any]:
+    """A history as JSON has it, to the bit."""
+    return {
+        "records": [asdict(record) for record in history.records],
+        "losses": _packed(history.step_losses),
+    }
+
+
+def from_entry(entry: dict[str, Any]) -> History:
+    """The history that `as_entry` was made from."""
+    records = [Record(**record) for record in entry["records"]]
+    return History(records, [_unpacked(entry["losses"])])
 
 
 def _packed(losses: np.ndarray) -> dict[str, Any]:
