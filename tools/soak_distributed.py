@@ -2,13 +2,16 @@
 
 The same answer from 1, 2, 4 and 8 devices in float64 and float32 and from 2 and 4 processes, for
 every curvature; checkpoints written by 4 processes, resumed by 1, then 2, then 4; a worker that is
-killed and one that is frozen; settings that differ. A JSON object is printed for each part.
+killed and one that is frozen; settings that differ; `vpng reproduce` stopped by a signal to one of
+two processes. A JSON object is printed for each part; the exit code is 1 if one is not well.
 
     python tools/soak_distributed.py [PART...]
 """
 
 import json
+import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,8 +23,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "distributed"))
 
-from launch import finished, launch, launch_processes, result, wait_for_step
+from launch import finished, free_port, launch, launch_processes, member, result, wait_for_step
 
+FLOAT64, FLOAT32 = 1e-10, 1e-3
+"""Largest differences of a parameter after 50 steps, which move them by about one."""
 ALL = ("--hidden", "8", "--methods", "dense,dual,cg,block,tridiagonal")
 
 
@@ -93,12 +98,42 @@ def refused() -> bool:
     return all(code != 0 and "process 1: expected" in err for code, _, err in ends)
 
 
+def reproduced() -> dict:
+    """`vpng reproduce` by two processes, one of which gets a SIGTERM, and then by one."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = ("vae", "--data", "digits", "--iterations", "2000", "--seeds", "1", "--methods")
+        command = [sys.executable, "-m", "vpng", "reproduce", *given, "vpng", "--out", folder]
+        clean = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        start = lambda *more: subprocess.Popen([*command, *more], env=clean, stderr=-1, text=True)
+        where = f"127.0.0.1:{free_port()}"
+        both = [start(*member(where, 2, process)) for process in range(2)]
+        began = time.monotonic()
+        while not list(Path(folder).glob("runs/*/step-*.vpng")):
+            assert time.monotonic() - began < 600.0
+            time.sleep(0.5)
+        time.sleep(5.0)
+        both[1].send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        said = [process.communicate(timeout=120.0)[1] for process in both]
+        seconds = time.monotonic() - began
+        steps = [int(path.stem[5:]) for path in Path(folder).glob("runs/*/step-*.vpng")]
+        one = start("--mesh", "--resume")
+        one.communicate(timeout=1200.0)
+        return {
+            "exit codes": [process.returncode for process in both],
+            "each said how to go on": all("go on with --resume" in text for text in said),
+            "seconds until both stopped": round(seconds, 1),
+            "checkpoint at step": max(steps),
+            "one process went on to the end": one.returncode == 0,
+        }
+
+
 def _far(first: list[float], second: list[float]) -> float:
     return float(np.max(np.abs(np.array(first) - np.array(second))))
 
 
-def main() -> None:
-    """Run all of it, or the parts that are named."""
+def main() -> int:
+    """Run all of it, or the parts that are named; 1 if one is not well, else 0."""
     alone = lambda: result(launch(*ALL))["params"]
     parts: dict[str, Callable[[], Any]] = {
         "2 processes": lambda: processes(2, alone()),
@@ -108,13 +143,32 @@ def main() -> None:
         "coordinator killed": lambda: lost(signal.SIGKILL, 0, "20"),
         "worker frozen": lambda: lost(signal.SIGSTOP, 3, "20"),
         "other settings refused": refused,
+        "vpng reproduce, stopped": reproduced,
         "devices, float64": devices,
         "devices, float32": lambda: devices("--float32"),
     }
+    bad = 0
     for name in sys.argv[1:] or parts:
         say(name)
-        print(json.dumps({name: parts[name]()}), flush=True)
+        found = parts[name]()
+        fine = well(found, FLOAT32 if "float32" in name else FLOAT64)
+        bad += not fine
+        print(json.dumps({name: found, "well": fine}), flush=True)
+    return 1 if bad else 0
+
+
+def well(found: Any, tolerance: float) -> bool:
+    """Whether every promise holds, every difference is small and every ending in time."""
+    if isinstance(found, bool):
+        return found
+    small = {"largest difference": tolerance, "seconds": 60.0}
+    return all(
+        np.max(list(value.values()) if isinstance(value, dict) else value) < limit
+        for key, value in found.items()
+        for start, limit in small.items()
+        if key.startswith(start)
+    ) and all(value for value in found.values() if isinstance(value, bool))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,7 +22,7 @@ def draw(report: dict, path: Path) -> None:
     for column, (name, methods) in enumerate(report["sweep"].items()):
         for method, points in methods.items():
             values = [int(value) for value in points]
-            seconds = [1e3 * point["seconds"] for point in points.values()]
+            seconds = [1e3 * (point["seconds"] or float("nan")) for point in points.values()]
             memory = [point["memory"] / 2**20 for point in points.values()]
             axes[0, column].loglog(values, seconds, "o-", label=METHODS[method])
             axes[1, column].loglog(values, memory, "o-", label=METHODS[method])

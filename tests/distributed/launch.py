@@ -34,12 +34,13 @@ def launch_processes(
     """`count` workers that join each other on this machine, some with arguments of their own."""
     where = f"127.0.0.1:{free_port()}"
     return [
-        launch(*_member(where, count, process), *arguments, *own.get(process, ()))
+        launch(*member(where, count, process), *arguments, *own.get(process, ()))
         for process in range(count)
     ]
 
 
-def _member(where: str, count: int, process: int) -> tuple[str, ...]:
+def member(where: str, count: int, process: int) -> tuple[str, ...]:
+    """The arguments of one of `count` processes."""
     return (
         "--coordinator",
         where,
