@@ -169,6 +169,10 @@ def too_many(communication: dict) -> list[str]:
     ]
 
 
+def _known(path: Path) -> dict:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=Path("scaling"))
@@ -181,11 +185,14 @@ def main() -> None:
     counts = (2, 8) if options.quick else (2, 4, 8)
     batch = {"vae": 120, "vmf": 240} if options.quick else BATCH
     path = options.out / "scaling.json"
-    report: dict = json.loads(path.read_text()) if path.exists() else {}
+    report = _known(path)
 
     def keep(part: str, found: dict) -> None:
+        report.update(_known(path))
         report[part] = found
         path.write_text(json.dumps(report, indent=1) + "\n")
+
+    report.update(_known(path))
 
     if "communication" in options.parts:
         keep("communication", communication(counts))
