@@ -192,8 +192,6 @@ def main() -> None:
         report[part] = found
         path.write_text(json.dumps(report, indent=1) + "\n")
 
-    report.update(_known(path))
-
     if "communication" in options.parts:
         keep("communication", communication(counts))
     if "scaling" in options.parts:
