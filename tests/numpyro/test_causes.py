@@ -9,7 +9,7 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
 from vpng.numpyro import SVI
-from vpng.numpyro.causes import cause_at
+from vpng.numpyro.causes import cause_at, far_off
 from vpng.numpyro.evaluation import Losses
 from vpng.numpyro.problem import Call
 
@@ -32,7 +32,7 @@ def start():
     svi = SVI(model, AutoNormal(model), loss=Trace_ELBO())
     with pytest.warns(UserWarning, match="factor"):
         state = svi.init(KEY, GOOD)
-    return svi, state.optim_state.accepted
+    return svi, state.optim_state
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,8 @@ def start():
 )
 @pytest.mark.filterwarnings("ignore:Out-of-support")
 def test_the_first_thing_that_is_not_finite_is_named(start, changed, values, parts, advice):
-    svi, point = start
+    svi, state = start
+    point = state.accepted
     moved = {name: jnp.asarray(value, jnp.float32) for name, value in changed.items()}
     point = type(point)(
         *({name: moved.get(name, value) for name, value in part.items()} for part in point)
@@ -58,3 +59,14 @@ def test_the_first_thing_that_is_not_finite_is_named(start, changed, values, par
     found = cause_at(KEY, Losses.drawn(KEY, svi.loss, svi.problem, call), point, call)
     assert parts in found.parts
     assert advice in found.advice
+
+
+@pytest.mark.parametrize(
+    ("step", "nats", "far"), [(500, 4e5, True), (500, 3.0, False), (20, 4e5, False)]
+)
+def test_a_gradient_that_is_nothing_but_noise_is_mentioned(start, step, nats, far):
+    svi, state = start
+    noise = jnp.full_like(state.noise, nats)
+    said = far_off(state._replace(step=jnp.asarray(step), noise=noise), svi.problem)
+    assert bool(said) == far
+    assert ("far from the posterior: after 500 steps" in said) == far

@@ -1,4 +1,4 @@
-"""Which parameter, draw or site keeps a run from a finite loss: looked for once, when it stops."""
+"""Why a run did not arrive, in words: looked for once, when it stops."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jaxtyping import Array, Bool, PRNGKeyArray
+from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
+from vpng.adaptive import AdaptiveState
 from vpng.findings import Findings, all_finite, is_floating, joined
 from vpng.numpyro.evaluation import Losses
 from vpng.numpyro.problem import Call, TracedProblem, is_observation, log_density
@@ -32,6 +33,13 @@ ADVICE = {
     ),
 }
 """What to try, by the kind of what is not finite: the first word of its name."""
+
+
+MIN_STEPS = 200
+"""Before so many steps any noise is usual."""
+
+FAR_NATS = 1000.0
+"""For each parameter; where the guide fits, the noise of a gradient is worth less than one nat."""
 
 
 class Cause(NamedTuple):
@@ -76,6 +84,25 @@ def cause_at(rng_key: PRNGKeyArray, losses: Losses, parameters: Parameters, call
             kind = part.split(" of ")[0]
             return Cause(part + drawn, ADVICE[kind])
     return Cause(f"loss, though none of its parts in {NUM_DRAWS} draws", f"{NEARER} or use float64")
+
+
+def far_off(state: PyTree, problem: TracedProblem) -> str:
+    """That a run of the automatic rule ended far from the posterior, if it did.
+
+    Far off, the draws of the guide disagree about where to go by more than the rule can average
+    away. A minibatch makes noise by itself, so that it does not tell.
+    """
+    if not isinstance(state, AdaptiveState):
+        return ""
+    size = sum(leaf.size for leaf in jax.tree.leaves(state.accepted))
+    nats = float(np.sum(np.asarray(state.noise, np.float64)))
+    if problem.subsampled or int(state.step) < MIN_STEPS or nats < FAR_NATS * size:
+        return ""
+    return (
+        f"The run ended far from the posterior: after {int(state.step)} steps the noise of the "
+        f"gradient is still worth {nats:.2g} nats, so that only short steps are possible. "
+        f"{NEARER}, or use more particles or steps."
+    )
 
 
 def _in_sites(

@@ -30,7 +30,7 @@ from vpng.distributed.processes import in_any_process, is_first
 from vpng.errors import expected
 from vpng.fisher import AbstractMetric, Divergence, Exact, Network
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
-from vpng.numpyro.causes import Cause, cause_at
+from vpng.numpyro.causes import Cause, cause_at, far_off
 from vpng.numpyro.evaluation import Losses
 from vpng.numpyro.guides import geometry_of, has_many_parameters
 from vpng.numpyro.network_rule import NetworkRule, layers_of
@@ -345,6 +345,9 @@ class SVI(infer.SVI):
                     keeper.note([], history.losses[-1])
                     if converged or halted or lost or done >= total or keeper.due(done):
                         keeper.save(done, whole(state), 0.0, _CONVERGED if converged else None)
+        said = "" if lost or halted else far_off(state.optim_state, problem)
+        if said:
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
         params = self.get_params(state)
         if layout is not None:
             params = layout.local(layout.gathered(params))
