@@ -23,6 +23,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,19 +144,17 @@ def scaling(case: str, batch: int, sent: dict, steps: int, rounds: int) -> dict:
     return found
 
 
-def sweeps(quick: bool, rounds: int) -> dict:
-    """Seconds and bytes by what is varied, method and value."""
+def sweeps(quick: bool, rounds: int) -> Iterator[tuple[str, dict]]:
+    """Seconds and bytes by method and value, for everything that is varied."""
     values = {
         "width": (100, 200) if quick else (100, 200, 500, 1000, 2000),
         "batch": (60, 120) if quick else (150, 300, 600, 1200, 2400),
         "particles": (1, 2) if quick else (1, 3, 10, 30),
     }
-    found = {}
     for name, varied in values.items():
         say(f"sweep of the {name}")
         given = ("--sweep", name, "--values", ",".join(map(str, varied)))
-        found[name] = workers(1, "sweep", *given, "--rounds", str(rounds))
-    return found
+        yield name, workers(1, "sweep", *given, "--rounds", str(rounds))
 
 
 def too_many(communication: dict) -> list[str]:
@@ -198,7 +197,10 @@ def main() -> None:
         sent = report["communication"]
         keep("scaling", {c: scaling(c, n, sent[c], steps, rounds) for c, n in batch.items()})
     if "sweep" in options.parts:
-        keep("sweep", sweeps(options.quick, rounds))
+        swept: dict = {}
+        for name, found in sweeps(options.quick, rounds):
+            swept[name] = found
+            keep("sweep", swept)
     if all(part in report for part in parts):
         draw(report, options.out / "scaling.png")
     print(json.dumps(report, indent=1))
