@@ -98,10 +98,10 @@ def test_an_autoencoder_with_dead_inputs():
     assert int(result.state.rejected) == 0
 
 
-@pytest.mark.parametrize("rate", [1e-3, 2e4])
-def test_poisson_rates_near_zero_and_huge(rate):
-    """The loss of the constant rate, in closed form, is approached from where the run began."""
-    rows = np.random.default_rng(0).poisson(rate, (60, 5)).astype(np.float32)
+def test_poisson_rates_near_zero_and_huge():
+    """Columns of both kinds side by side; the loss falls from where the run began."""
+    rates = np.array([1e-3, 1e-3, 2e4, 2e4, 2e4])
+    rows = np.random.default_rng(0).poisson(rates, (60, 5)).astype(np.float32)
     result = autoencoder(rows, 300, likelihood=PoissonLikelihood())
     losses = result.history.column("loss")
     assert losses[-1] < losses[0]
