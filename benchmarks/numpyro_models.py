@@ -2,7 +2,8 @@
 
 Every model of `zoo` is fitted with vpng's SVI as it comes and with NumPyro's SVI and Adam, five
 step sizes, with vpng's ten particles and with NumPyro's one: the best of those ten settings counts,
-the best by steps for steps and the best by time for time. All start from the same point. A run has
+the best by steps for steps and the best by time for time; the ratios to Adam with as many particles
+alone are reported too. All start from the same point. A run has
 arrived at the first checkpoint within one nat of the best ELBO that anybody reached from that
 start (for the autoencoder: per image). ELBOs are evaluated off the clock with the same random
 numbers for all, compilation is off the clock too, and the time of one step is measured in turns, so
@@ -45,6 +46,10 @@ def summary(entries: list[dict[str, Any]]) -> dict[str, Any]:
         "num_cases": len(entries),
         "geometric_mean_ratio_steps": geometric_mean([e["ratio_steps"] for e in entries]),
         "geometric_mean_ratio_seconds": geometric_mean([e["ratio_seconds"] for e in entries]),
+        "same_particles": {
+            quantity: geometric_mean([e["same_particles"][quantity] for e in entries])
+            for quantity in ("ratio_steps", "ratio_seconds", "ratio_per_step")
+        },
         "num_lower_bounds": sum(e["ratio_seconds_is"] == "at least" for e in entries),
         "worst_ratio_seconds": {"case": name(worst), "ratio": worst["ratio_seconds"]},
         "slower_than_adam": [name(e) for e in entries if e["ratio_seconds"] < 1.0],
@@ -94,6 +99,7 @@ def main() -> None:
             f"ratio {entry['ratio_steps']:.1f} ({entry['ratio_steps_is']}); "
             f"seconds {entry['vpng']['seconds']:.3g} against {entry['adam']['seconds']:.3g}, "
             f"ratio {entry['ratio_seconds']:.2f} ({entry['ratio_seconds_is']}); "
+            f"against as many particles {entry['same_particles']['ratio_seconds']:.2f}; "
             f"final ELBO {entry['final_elbo_gain']:+.2f}; "
             f"took {time.perf_counter() - began:.0f} s"
         )

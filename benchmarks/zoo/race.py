@@ -17,6 +17,7 @@ from zoo.curves import Curve, Evaluator, checkpoints
 from zoo.programs import PARTICLES, Adam, Program, ours
 
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+SAME = f"{PARTICLES} particles"
 TOLERANCE = 1.0
 """Nats below the best ELBO at which a run has arrived."""
 
@@ -194,10 +195,8 @@ def _entry(
     budget: Budget,
 ) -> dict[str, Any]:
     vpng, *adam = arrivals
-    # Where a kind ended early, one of its settings had arrived: the others were slower.
-    open_settings = [arrival for arrival in adam if not arrival.levelled] or adam
-    by_steps = min(open_settings, key=lambda arrival: arrival.steps)
-    by_seconds = min(open_settings, key=lambda arrival: arrival.seconds)
+    by_steps, by_seconds = _fastest(adam)
+    same = _fastest([arrival for arrival in adam if _kind(arrival.setting) == SAME])
     highest = max(adam, key=lambda arrival: arrival.final)
     return {
         "model": case.model,
@@ -231,9 +230,22 @@ def _entry(
         "ratio_seconds": by_seconds.seconds / vpng.seconds,
         "ratio_steps_is": _bound(vpng, by_steps),
         "ratio_seconds_is": _bound(vpng, by_seconds),
-        "ratio_per_step_same_particles": per_step["vpng"] / per_step[f"{PARTICLES} particles"],
+        "same_particles": {
+            "ratio_steps": same[0].steps / vpng.steps,
+            "ratio_seconds": same[1].seconds / vpng.seconds,
+            "ratio_seconds_is": _bound(vpng, same[1]),
+            "ratio_per_step": per_step["vpng"] / per_step[SAME],
+        },
         "final_elbo_gain": vpng.final - highest.final,
     }
+
+
+def _fastest(adam: list[Arrival]) -> tuple[Arrival, Arrival]:
+    """The settings that took the fewest steps and the least time."""
+    # Where a kind ended early, one of its settings had arrived: the others were slower.
+    settings = [arrival for arrival in adam if not arrival.levelled] or adam
+    by_steps = min(settings, key=lambda arrival: arrival.steps)
+    return by_steps, min(settings, key=lambda arrival: arrival.seconds)
 
 
 def _bound(vpng: Arrival, adam: Arrival) -> str:
