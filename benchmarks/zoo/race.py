@@ -70,7 +70,7 @@ def compete(case: Case, budget: Budget, say: Callable[[str], None]) -> dict[str,
     finite = True
     curves: dict[str, list[Curve]] = {"vpng": []}
     for seed in seeds:
-        curve, fine = _vpng_run(vpng, evaluator, seed, budget.vpng_steps)
+        curve, fine = vpng_run(vpng, evaluator, seed, budget.vpng_steps)
         finite = finite and fine
         curves["vpng"].append(curve)
         say(f"  vpng, seed {seed}: {curve.final[0]:.2f}" + ("" if fine else ", NOT FINITE"))
@@ -97,7 +97,7 @@ def compete(case: Case, budget: Budget, say: Callable[[str], None]) -> dict[str,
     return _entry(case, arrivals, per_step, best, curves["vpng"], finite, budget)
 
 
-def _vpng_run(program: Program, evaluator: Evaluator, seed: int, limit: int) -> tuple[Curve, bool]:
+def vpng_run(program: Program, evaluator: Evaluator, seed: int, limit: int) -> tuple[Curve, bool]:
     """The run, and whether every loss and every parameter in it was finite."""
     curve, state, fine = Curve(evaluator), program.start(seed), True
     curve.append(0, jax.device_get(program.parameters(state)))
