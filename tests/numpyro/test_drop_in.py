@@ -63,6 +63,13 @@ def test_losses_are_the_summed_negative_elbo_and_what_is_not_finite_is_dropped()
     state, loss = step(state, *data())
     assert not np.isfinite(loss)
     np.testing.assert_array_equal(wild.get_params(state)["w_auto_loc"], kept)
+    # A run says so, and ends where the loss was last known to be finite.
+    with pytest.warns(RuntimeWarning, match="after 32 steps.*log-prior of 'w'.*learning rate"):
+        lost = wild.run(KEY, 40, *data(), progress_bar=False)
+    begun = wild.get_params(wild.init(KEY, *data()))["w_auto_loc"]
+    np.testing.assert_array_equal(lost.params["w_auto_loc"], begun)
+    with pytest.warns(RuntimeWarning, match="2 of 3 steps .* dropped. Not finite is the"):
+        wild.run(KEY, 3, *data(), progress_bar=False)
 
 
 def test_predictive_psis_and_arviz_take_the_result(svi, result):

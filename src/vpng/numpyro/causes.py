@@ -19,7 +19,7 @@ NUM_DRAWS = 20
 
 NEARER = "Start the guide nearer to the posterior (a smaller init_scale, other init_params)"
 ADVICE = {
-    "parameter": "Use a smaller learning rate, or leave optim out: the automatic rule has none",
+    "parameter": "Leave optim out: the automatic rule has no learning rate",
     "draw": NEARER,
     "log q": NEARER,
     "log-prior": f"{NEARER} or use float64",

@@ -54,6 +54,11 @@ STUCK = (
     "{cause.advice}."
 )
 
+DROPPED = (
+    "{count} of {done} steps had a loss that was not finite and were dropped. Not finite is the "
+    "{cause.parts}. {cause.advice}."
+)
+
 SAVED_CHUNK = 100
 """Most steps between two moments at which a run with checkpoints may save or be interrupted."""
 
@@ -320,11 +325,13 @@ class SVI(infer.SVI):
         with stopping_if_lost(), signals as interrupt, shown as bar:
             bar.update(done)
             lost = halted = False
+            good = state
             while done < total and not (converged or halted or lost):
                 length = min(size, total - done)
-                state, filled = chunk(state, length)
+                begun, (state, filled) = state, chunk(state, length)
                 wait_for(filled)
                 history.losses.append(np.asarray(filled[:length]))
+                good = begun if np.isfinite(history.losses[-1][0]) else good
                 done += length
                 bar.update(length)
                 bar.set_postfix_str(
@@ -332,12 +339,14 @@ class SVI(infer.SVI):
                     f"avg. loss [{done - length + 1}-{done}]: {np.mean(history.losses[-1]):.4f}",
                     refresh=False,
                 )
-                lost = self._stuck(state, history.losses[-1])
+                lost = self._stuck(state, history.latest(MAX_REJECTIONS))
                 if lost:
                     cause = self._cause(rng_key, state, args, kwargs)
                     warnings.warn(
                         STUCK.format(done=done, cause=cause), RuntimeWarning, stacklevel=2
                     )
+                    # The automatic rule keeps its last good point by itself.
+                    state = state if self.rule is None else good
                 if rule is not None and not lost:
                     converged = rule.reached_between(done - length, done, history.latest)
                 if keeper is not None:
@@ -345,6 +354,11 @@ class SVI(infer.SVI):
                     keeper.note([], history.losses[-1])
                     if converged or halted or lost or done >= total or keeper.due(done):
                         keeper.save(done, whole(state), 0.0, _CONVERGED if converged else None)
+        dropped = np.count_nonzero(~np.isfinite(history.step_losses))
+        if dropped and not lost:
+            cause = self._cause(rng_key, state, args, kwargs)
+            said = DROPPED.format(count=dropped, done=done, cause=cause)
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
         said = "" if lost or halted else far_off(state.optim_state, problem)
         if said:
             warnings.warn(said, RuntimeWarning, stacklevel=2)
@@ -362,7 +376,7 @@ class SVI(infer.SVI):
             return False
         rejections = getattr(state.optim_state, "rejections", None)
         if rejections is None:
-            return not np.any(np.isfinite(losses[-MAX_REJECTIONS:]))
+            return len(losses) == MAX_REJECTIONS and not np.any(np.isfinite(losses))
         return int(rejections) >= MAX_REJECTIONS
 
     def _cause(
@@ -379,7 +393,10 @@ class SVI(infer.SVI):
         problem, mutable = self._initialised(), state.mutable_state
         kwargs = {**kwargs, **self.static_kwargs}
         losses = Losses.drawn(rng_key, self.loss, problem, Call(args, kwargs, {}, mutable or {}))
-        return cause_at(rng_key, losses, point, problem.call(rng_key, args, kwargs, mutable))
+        cause = cause_at(rng_key, losses, point, problem.call(rng_key, args, kwargs, mutable))
+        if self.rule is None:
+            return cause
+        return cause._replace(advice=f"Use a smaller learning rate. {cause.advice}")
 
     def _step(
         self, svi_state: SVIState, args: tuple, kwargs: dict[str, Any], forward_mode: bool
