@@ -24,7 +24,7 @@ from vpng.datasets import EDITIONS, MOVIELENS_20M, rating_matrix, split_users, s
 from vpng.experiments.methods import Method
 from vpng.experiments.networks import Factored, eigenbasis_direction, network_optimizer
 from vpng.kronecker import FactoredTikhonov
-from vpng.problems import MatrixFactorization, counted
+from vpng.problems import MatrixFactorization, counted, leading_directions
 from vpng.training import Batches, Loop
 from vpng.training.data import as_data
 
@@ -86,7 +86,8 @@ def main() -> None:
     contenders = {"gradient": optimizers.gradient(0.003, rule=optax.scale_by_adam())}
     for name in options.methods.split(","):
         if name == Method.VPNG_EIGENBASIS:
-            direction = eigenbasis_direction(problem, parameters, few, few)
+            most = leading_directions(problem.num_data, problem.num_items)
+            direction = eigenbasis_direction(problem, parameters, few, few, most)
             contenders[name] = optax.chain(direction, optax.scale_by_learning_rate(0.003))
         else:
             contenders[name] = network_optimizer(

@@ -74,6 +74,15 @@ def test_early_stopping_reads_the_validation_curve_alone():
     assert best_by_validation(outcome)["vpng"] == {"test_elbo_best": -8.0, "seconds_to_best": 2.0}
 
 
+def test_a_run_that_was_never_finite_has_no_best_moment():
+    nothing = [float("nan")] * 2
+    curves = {"validation_elbo": nothing, "test_elbo": nothing, "seconds": [1.0, 2.0]}
+    outcome = Contest([], {}, {"vpng": GridPoint(1.0, "adam")}, {"vpng": [Trained(curves, "", "")]})
+    found = best_by_validation(outcome)["vpng"]
+    assert np.isnan(found["test_elbo_best"])
+    assert found["seconds_to_best"] == 1.0
+
+
 def test_the_default_data_need_no_files():
     counts = load_counts(DataSet.SYNTHETIC)
     assert counts.shape == (20_000, 500)

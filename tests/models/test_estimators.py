@@ -15,7 +15,8 @@ from sklearn.utils.estimator_checks import (
 
 from vpng.errors import InputError
 from vpng.models import VAE, BayesianLogisticRegression, PoissonFactorization
-from vpng.problems import BernoulliLikelihood, NormalLikelihood
+from vpng.models.logistic_regression import _compiled
+from vpng.problems import BernoulliLikelihood, Labelled, NormalLikelihood
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(80, 3))
@@ -58,6 +59,23 @@ def test_a_saved_regression_is_the_same(regression, tmp_path):
     np.testing.assert_array_equal(loaded.predict(X), regression.predict(X))
     with pytest.raises(InputError, match="expected a VAE, got a BayesianLogisticRegression"):
         VAE.load(tmp_path / "model")
+
+
+def test_fits_of_one_shape_share_a_program(regression):
+    """And other data give what they give alone."""
+    before = _compiled.cache_info()
+    mirrored = BayesianLogisticRegression(random_state=0, num_steps=200).fit(-X, Y)
+    after = _compiled.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses)
+    # q at -X is the mirror image in the weights; the draws are not mirrored.
+    np.testing.assert_allclose(mirrored.coef_, -regression.coef_, atol=0.15)
+    np.testing.assert_allclose(mirrored.intercept_, regression.intercept_, atol=0.15)
+
+
+def test_a_compiled_loop_takes_data_of_its_own_shape_alone(regression):
+    loop = _compiled(80, 4, 1.0, 200, 0.1, 0.01, 10, np.dtype(np.float32), False)
+    with pytest.raises(InputError, match="the shapes and types of the loop's own data"):
+        loop.on(Labelled(np.zeros((79, 4), np.float32), np.zeros(79, np.float32)))
 
 
 def test_labels_must_be_two():

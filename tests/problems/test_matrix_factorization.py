@@ -9,7 +9,13 @@ import vpng
 from vpng import ELBO, Exact, Predictive, Probed
 from vpng.errors import InputError
 from vpng.kronecker import discover
-from vpng.problems import MatrixFactorization, counted, expected_counts, paper_factorization
+from vpng.problems import (
+    MatrixFactorization,
+    counted,
+    expected_counts,
+    leading_directions,
+    paper_factorization,
+)
 
 COUNTS = np.random.default_rng(0).poisson(0.7, (6, 5)).astype(np.uint8)
 KEY = jax.random.key(3)
@@ -122,6 +128,12 @@ def test_the_papers_sizes():
         (300, 200),
     ]
     assert shapes.model.shape == (100, 7)
+
+
+def test_directions_need_users():
+    assert leading_directions(16_000, 500) == 500
+    assert leading_directions(9_000, 500) == 300
+    assert leading_directions(370, 1297) == 150
 
 
 @pytest.mark.parametrize(

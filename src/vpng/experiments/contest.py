@@ -188,6 +188,7 @@ def contest(session: Session, rules: Rules, trainer: Callable[[Method], Train]) 
                 rules.score: score,
                 "iterations": result.last("iteration"),
                 "seconds": result.last("seconds"),
+                "stop_reason": result.stop_reason,
             }
             for candidate, score, result in zip(rules.tried, scores, tried, strict=True)
         ]

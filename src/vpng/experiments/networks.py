@@ -111,7 +111,11 @@ def network_optimizer(
 
 
 def eigenbasis_direction(
-    problem: Problem, parameters: Parameters, batch: PyTree, calibration: PyTree
+    problem: Problem,
+    parameters: Parameters,
+    batch: PyTree,
+    calibration: PyTree,
+    max_rank: int = 150,
 ) -> optax.GradientTransformation:
     """Adam in the eigenbasis of the predictive Fisher's factors, calibrated here and now.
 
@@ -120,10 +124,18 @@ def eigenbasis_direction(
         parameters: any of its parameters, to find the layers.
         batch: a batch of the run's size, which sets Adam's denominator.
         calibration: data for the basis of the layers that the data feed.
+        max_rank: most directions kept of one factor.
     """
     structure = discover(problem, parameters, batch, Predictive(Probed(1)))
     adam = optimizers.eigenbasis_adam(problem.batch_size(batch))
-    return in_eigenbasis(problem, structure, adam, calibration=calibration, parameters=parameters)
+    return in_eigenbasis(
+        problem,
+        structure,
+        adam,
+        calibration=calibration,
+        parameters=parameters,
+        max_rank=max_rank,
+    )
 
 
 def race(runs: list[Run]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from vpng.experiments.rules import RULES
 from vpng.experiments.session import Session, Tell
 from vpng.kronecker import FactoredTikhonov
 from vpng.objective import ELBO
-from vpng.problems import Counted, MatrixFactorization, counted
+from vpng.problems import Counted, MatrixFactorization, counted, leading_directions
 from vpng.training.mean_elbo import mean_elbo
 
 METHODS = (
@@ -242,7 +242,8 @@ def _split_trainer(
     )
 
     if method is Method.VPNG_EIGENBASIS:
-        direction = eigenbasis_direction(problem, parameters, batch, many)
+        most = leading_directions(len(train), problem.num_items)
+        direction = eigenbasis_direction(problem, parameters, batch, many, most)
 
         def at(learning_rate: Array, rmsprop: Array) -> optax.GradientTransformation:
             return optax.chain(direction, optax.scale_by_learning_rate(learning_rate))
@@ -272,10 +273,16 @@ def _split_trainer(
 
 
 def best_by_validation(outcome: Contest) -> dict[str, dict[str, Any]]:
-    """Per method what early stopping gives: the test ELBO where the validation ELBO was best."""
+    """Per method what early stopping gives: the test ELBO where the validation ELBO was best.
+
+    Of a run without a finite one it is the first.
+    """
     found = {}
     for name, finished in outcome.trained.items():
-        places = [int(np.nanargmax(result.curves["validation_elbo"])) for result in finished]
+        places = [
+            int(np.argmax(np.nan_to_num(result.curves["validation_elbo"], nan=-np.inf)))
+            for result in finished
+        ]
         pairs = list(zip(finished, places, strict=True))
         value: Callable[[str], float] = lambda curve, pairs=pairs: mean_and_std(
             [result.curves[curve][place] for result, place in pairs]

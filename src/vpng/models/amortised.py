@@ -57,6 +57,10 @@ class AmortisedEstimator(
     def _batch(self, rows: np.ndarray) -> PyTree:
         """Rows as the problem's batch."""
 
+    def _max_rank(self, num_data: int) -> int:
+        """Most directions of the rows that the optimizer moves in."""
+        return 150
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train from the start.
 
@@ -98,7 +102,12 @@ class AmortisedEstimator(
         batch_size = min(self.batch_size, len(kept))
         steps = max_epochs * max(len(kept) // batch_size, 1)
         optimizer = optimizers.network_vpng(
-            problem, parameters, data, self.learning_rate, batch_size=batch_size
+            problem,
+            parameters,
+            data,
+            self.learning_rate,
+            batch_size=batch_size,
+            max_rank=self._max_rank(len(kept)),
         )
         if self.weight_decay:
             optimizer = optax.chain(optimizer, optax.add_decayed_weights(-self.weight_decay))

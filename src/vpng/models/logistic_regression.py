@@ -1,11 +1,13 @@
 """Bayesian logistic regression as an estimator."""
 
+from functools import lru_cache
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Float
+from jaxtyping import DTypeLike, Float
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
@@ -13,11 +15,11 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vpng import optimizers
-from vpng.checks import finite_scalar, positive_integer
+from vpng.checks import damping_value, finite_scalar, positive_integer
 from vpng.errors import expected
 from vpng.models.saved import SavedModel
 from vpng.objective import ELBO
-from vpng.problems import LogisticRegression
+from vpng.problems import Labelled, LogisticRegression
 from vpng.training import Loop
 
 
@@ -78,8 +80,10 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
         if kind != "binary":
             # scikit-learn's own words, which its checks look for.
             raise ValueError(f"Only binary classification is supported. The type is {kind}.")
-        positive_integer("num_steps", self.num_steps)
+        for name in ("num_steps", "num_particles"):
+            positive_integer(name, getattr(self, name))
         finite_scalar("learning_rate", self.learning_rate, minimum=0.0, strict=True)
+        damping_value(self.damping)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) != 2:
             raise ValueError(f"y: expected two classes, got one class, {self.classes_[0]!r}.")
@@ -88,11 +92,18 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
         )
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         init_key, run_key = jax.random.split(jax.random.key(seed))
-        parameters = problem.init(init_key, data.covariates.shape[1])
-        rate = optax.linear_schedule(self.learning_rate, self.learning_rate / 20, self.num_steps)
-        optimizer = optimizers.vpng(problem, rate, rule=optax.scale_by_adam(), damping=self.damping)
-        loop = Loop(problem, parameters, data, optimizer, objective=ELBO(self.num_particles))
-        result = loop.run(loop.init(parameters, run_key), self.num_steps, progress=self.progress)
+        loop = _compiled(
+            *data.covariates.shape,
+            float(self.prior_scale),
+            self.num_steps,
+            float(self.learning_rate),
+            float(self.damping),
+            self.num_particles,
+            data.covariates.dtype,
+            jax.config.jax_enable_x64,
+        ).on(data)
+        start = loop.init(problem.init(init_key, data.covariates.shape[1]), run_key)
+        result = loop.run(start, self.num_steps, progress=self.progress)
         found = result.params.variational
         self._adopt(np.asarray(found.loc), np.exp(np.asarray(found.log_scale)))
         self.history_ = result.history.to_dict()
@@ -147,3 +158,27 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
             raise expected("arrays", "finite numbers", "others")
         self.n_features_in_ = len(loc) - int(self.fit_intercept)
         self._adopt(loc, scale)
+
+
+@lru_cache(maxsize=16)
+def _compiled(
+    num_data: int,
+    num_weights: int,
+    prior_scale: float,
+    num_steps: int,
+    learning_rate: float,
+    damping: float,
+    num_particles: int,
+    dtype: DTypeLike,
+    _double: bool,
+) -> Loop:
+    """Training for one setting and shape of data, compiled once: later fits of it only run.
+
+    `_double` is JAX's own setting, which a program depends on.
+    """
+    problem = LogisticRegression(num_data, prior_scale)
+    parameters = problem.init(jax.random.key(0), num_weights)
+    data = Labelled(jnp.zeros((num_data, num_weights), dtype), jnp.zeros(num_data, dtype))
+    rate = optax.linear_schedule(learning_rate, learning_rate / 20, num_steps)
+    optimizer = optimizers.vpng(problem, rate, rule=optax.scale_by_adam(), damping=damping)
+    return Loop(problem, parameters, data, optimizer, objective=ELBO(num_particles))

@@ -14,7 +14,13 @@ from vpng.checks import positive_integer
 from vpng.datasets import Ratings, rating_matrix
 from vpng.errors import expected
 from vpng.models.amortised import AmortisedEstimator, Setup
-from vpng.problems import Counted, MatrixFactorization, counted, expected_counts
+from vpng.problems import (
+    Counted,
+    MatrixFactorization,
+    counted,
+    expected_counts,
+    leading_directions,
+)
 
 _MOST_BYTES = 2**33
 _expected_counts = jax.jit(expected_counts)
@@ -201,6 +207,9 @@ class PoissonFactorization(AmortisedEstimator):
             num_data, self.n_features_in_, self.n_components, dropout=self.dropout
         )
         return Setup(problem, problem.whole(), problem.init(rng_key, hidden=self.hidden))
+
+    def _max_rank(self, num_data: int) -> int:
+        return leading_directions(num_data, self.n_features_in_)
 
     def _batch(self, rows: np.ndarray) -> Counted:
         return counted(rows)

@@ -14,6 +14,7 @@ from vpng.problems.logistic_regression import Labelled, LogisticRegression, Mean
 from vpng.problems.matrix_factorization import (
     MatrixFactorization,
     expected_counts,
+    leading_directions,
     paper_factorization,
 )
 from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Network, mlp
@@ -54,6 +55,7 @@ __all__ = [
     "from_equinox",
     "from_linen",
     "from_nnx",
+    "leading_directions",
     "mlp",
     "mlp_vae",
     "paper_factorization",

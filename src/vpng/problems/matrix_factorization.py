@@ -108,6 +108,15 @@ def paper_factorization(
     return problem, problem.init(rng_key, initialiser=TRUNCATED_NORMAL)
 
 
+def leading_directions(num_users: int, num_items: int) -> int:
+    """How many directions of the rows an optimizer in their eigenbasis may move in.
+
+    Rows of counts have no few leading directions, as images do: with users enough all are kept.
+    Directions that hardly any user points in are noise, so there are thirty users to each.
+    """
+    return max(min(num_items, num_users // 30), 150)
+
+
 def expected_counts(
     problem: MatrixFactorization, parameters: Parameters, batch: Counted
 ) -> Float[Array, "B m"]:

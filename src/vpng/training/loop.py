@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from copy import copy
 from enum import Enum
 from typing import NamedTuple
 
@@ -146,6 +147,23 @@ class Loop:
         whole = {} if self._layout is None else {"out_shardings": self._layout.everywhere}
         self._readout = jax.jit(readout, **whole)
         self._measure = _compile_metrics(metrics or {}, state, readout, self._layout)
+
+    def on(self, data: PyTree | AbstractData) -> "Loop":
+        """The same compiled steps on other data of the same shapes; the metrics stay as they are.
+
+        Raises:
+            InputError: if the data differ in structure, shape or type.
+        """
+        other = copy(self)
+        other._data = placed(as_data(data), self._layout)
+        kinds = [
+            jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), held)
+            for held in (self._data, other._data)
+        ]
+        if kinds[0] != kinds[1]:
+            raise expected("data", "the shapes and types of the loop's own data", "others")
+        other._identity = None
+        return other
 
     def init(self, params: Parameters, rng_key: PRNGKeyArray) -> TrainState:
         """The state before the first step."""
