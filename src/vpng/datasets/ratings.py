@@ -77,9 +77,19 @@ def parse_ratings(content: bytes, label: str) -> Ratings:
             raise expected(label, wanted, table[name][row])
     if not len(table):
         raise expected(label, "at least one rating", "none")
-    if table.select(COLUMNS[:2]).is_duplicated().any():
+    if _repeated(*(table[name].to_numpy() for name in COLUMNS[:2])):
         table = table.unique(COLUMNS[:2], keep="last", maintain_order=True)
     return Ratings(*(table[name].to_numpy() for name in COLUMNS))
+
+
+def _repeated(users: Int[np.ndarray, " r"], items: Int[np.ndarray, " r"]) -> bool:
+    """Whether a pair comes twice; a file sorted by user and item, as MovieLens's are, is quick."""
+    pairs = users.astype(np.int64) << 31
+    pairs |= items
+    if (pairs[1:] > pairs[:-1]).all():
+        return False
+    pairs.sort()
+    return bool((pairs[1:] == pairs[:-1]).any())
 
 
 def _table(content: bytes, label: str, separator: str, first_line: int) -> "pl.DataFrame":
