@@ -102,7 +102,9 @@ def reproduced() -> dict:
     """`vpng reproduce` by two processes, one of which gets a SIGTERM, and then by one."""
     with tempfile.TemporaryDirectory() as folder:
         given = ("vae", "--data", "digits", "--iterations", "400", "--seeds", "1")
-        given += ("--methods", "vpng", "--set", "learning_rates=[0.01]", "--out", folder)
+        given += ("--methods", "vpng", "--out", folder)
+        for setting in ("learning_rates=[0.01]", "rules=['adam']", "pilot=1.0", "record_every=20"):
+            given += ("--set", setting)
         command = [sys.executable, "-m", "vpng", "reproduce", *given]
         clean = {**os.environ, "JAX_PLATFORMS": "cpu"}
         start = lambda *more: subprocess.Popen([*command, *more], env=clean, stderr=-1, text=True)
