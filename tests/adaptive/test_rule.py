@@ -108,6 +108,25 @@ def test_the_share_falls_with_the_number_of_steps():
     assert float(jnp.mean(info.share[-100:])) < 0.06 < float(jnp.max(info.share[:20]))
 
 
+def test_a_share_of_doubtful_signal_falls_in_the_end():
+    """Halves that agree a little for ever, as steps that are too long make them, still settle."""
+    rule = Adaptive(AveragedDense(), 1)
+
+    def share(agreement, step):
+        state = rule.init(start())._replace(
+            agreement=jnp.array([agreement]),
+            spread=jnp.array([agreement**2]),
+            memory=jnp.array([3.0]),
+            step=jnp.asarray(step),
+        )
+        return float(rule._share(state)[0])
+
+    assert share(0.3, 0) == pytest.approx(2 * 0.3 / 1.3)
+    assert share(0.2, 950) == pytest.approx(50 / 1000)
+    assert share(0.6, 950) == pytest.approx(0.36)
+    assert share(1.0, 10_000) == 1.0
+
+
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -1e12])
 def test_a_loss_that_breaks_down_is_never_entered(bad):
     """Beyond a wall the loss is not a number, infinite, or absurdly good: never accepted."""

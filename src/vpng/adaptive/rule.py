@@ -117,6 +117,7 @@ class Adaptive(eqx.Module):
         initial_share: of the first direction that is stepped.
         shortest_memory: least number of steps over which signal and noise are told apart.
         tolerated_noise: nats that noise may cost at first; it falls as 1 / (1 + (t / 50)^2).
+        free_steps: number of steps after which shares begin to fall with their number.
         metric_period: steps between evaluations of the metric, once noise is most of the gradient.
     """
 
@@ -127,6 +128,7 @@ class Adaptive(eqx.Module):
     initial_share: float = 0.1
     shortest_memory: float = 3.0
     tolerated_noise: float = 0.1
+    free_steps: float = 50.0
     metric_period: int = eqx.field(default=4, static=True)
 
     def init(self, params: Parameters) -> AdaptiveState:
@@ -261,6 +263,10 @@ class Adaptive(eqx.Module):
         mean of the halves has half their noise, so that 2 c / (1 + c) of it is signal. Steps of a
         share a of a direction with a noise of V nats end a / (2 - a) V / 2 nats above the optimum:
         shares for which that is nothing to speak of are free, however little signal there is.
+
+        Steps that are too long make signal of their own, which brings the next one back. So that
+        the iterates settle in any case, a share falls as 1 / t in the end, unless nearly all is
+        signal.
         """
         variance = jnp.maximum(state.spread - state.agreement**2, 0.0)
         certain = state.agreement - jnp.sqrt(2.0 * variance / state.memory)
@@ -269,7 +275,9 @@ class Adaptive(eqx.Module):
         least = jnp.maximum(
             1.0 / (1.0 + state.memory), 4.0 * allowed / (state.noise + 2.0 * allowed)
         )
-        return jnp.clip(2.0 * certain / (1.0 + certain), least, 1.0)
+        share = jnp.clip(2.0 * certain / (1.0 + certain), least, 1.0)
+        settling = self.free_steps / (self.free_steps + state.step)
+        return jnp.minimum(share, jnp.maximum(certain**2, settling))
 
     def _accepts(
         self,
