@@ -106,7 +106,8 @@ def ours(**settings):
     def fit(train: np.ndarray, seed: int) -> Scorer:
         from vpng.models import PoissonFactorization
 
-        return PoissonFactorization(random_state=seed, **settings).fit(train).predict
+        model = PoissonFactorization(refinement=15, random_state=seed, **settings)
+        return model.fit(train).predict
 
     return fit
 

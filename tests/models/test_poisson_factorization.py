@@ -68,6 +68,22 @@ def test_predictions_are_rates(model):
     assert (means[1][6:] > 3 * means[1][:6].max()).all()
 
 
+def test_refined_rates_are_more_probable(model):
+    """log p(R, beta) at the refined beta is never below that at the network's."""
+    theta = model.components_.astype(float)
+    refined = clone(model)
+    refined.set_params(refinement=20)
+    vars(refined).update({name: value for name, value in vars(model).items() if name[-1] == "_"})
+    found = []
+    for rates in (model.predict(COUNTS), refined.predict(COUNTS)):
+        outputs = np.log(np.expm1(rates.astype(float)))
+        beta = np.linalg.lstsq(theta.T, outputs.T, rcond=None)[0].T
+        likelihood = (COUNTS * np.log(rates) - rates).sum(axis=1)
+        found.append(likelihood - 0.5 * (beta**2).sum(axis=1))
+    assert (found[1] >= found[0] - 1e-3).all()
+    assert found[1].mean() > found[0].mean() + 1e-3
+
+
 def test_the_best_epoch_is_kept(model):
     elbos = np.array(model.history_["validation_elbo"])
     assert len(elbos) == model.n_iter_
@@ -123,6 +139,8 @@ def test_the_same_seed_gives_the_same_model(model):
     [
         ({"n_components": 0}, "n_components"),
         ({"dropout": 1.0}, "dropout"),
+        ({"refinement": -1}, "refinement"),
+        ({"refinement": 1.5}, "refinement"),
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"weight_decay": -1.0}, "weight_decay"),
     ],

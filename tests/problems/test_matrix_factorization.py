@@ -15,6 +15,7 @@ from vpng.problems import (
     expected_counts,
     leading_directions,
     paper_factorization,
+    towards_mode,
 )
 
 COUNTS = np.random.default_rng(0).poisson(0.7, (6, 5)).astype(np.uint8)
@@ -128,6 +129,21 @@ def test_the_papers_sizes():
         (300, 200),
     ]
     assert shapes.model.shape == (100, 7)
+
+
+def test_refinement_ends_at_the_mode_of_the_posterior(x64):
+    """Where the derivative of log p(R, beta), written with SciPy and differenced, is zero."""
+    theta = np.random.default_rng(1).normal(size=(2, 5))
+    found = np.asarray(towards_mode(theta, np.zeros((6, 2)), COUNTS, 60))
+
+    def log_joint(beta, row):
+        rates = np.logaddexp(0.0, beta @ theta)
+        return scipy.stats.poisson.logpmf(row, rates).sum() - 0.5 * beta @ beta
+
+    for beta, row in zip(found, COUNTS, strict=True):
+        for shift in 1e-5 * np.eye(2):
+            slope = (log_joint(beta + shift, row) - log_joint(beta - shift, row)) / 2e-5
+            assert abs(slope) < 1e-6
 
 
 def test_directions_need_users():

@@ -16,6 +16,7 @@ from vpng.problems.matrix_factorization import (
     expected_counts,
     leading_directions,
     paper_factorization,
+    towards_mode,
 )
 from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Network, mlp
 from vpng.problems.softplus_poisson import Counted, SoftplusPoisson, counted
@@ -62,5 +63,6 @@ __all__ = [
     "paper_vae",
     "reconstruct",
     "sample_prior",
+    "towards_mode",
     "vae",
 ]
