@@ -34,14 +34,14 @@ def main() -> None:
         began = time.process_time()
         for estimator, check in estimator_checks_generator(ESTIMATORS[name]):
             title = getattr(check, "func", check).__name__
-            clock = time.process_time()
+            clock, outcome = time.process_time(), "passed"
             try:
                 check(estimator)
                 passed += 1
             except Exception as error:  # every failure is reported, whatever its kind
-                failed[title] = f"{type(error).__name__}: {error}"[:300]
+                outcome = failed[title] = f"{type(error).__name__}: {error}"[:300]
             taken = time.process_time() - clock
-            print(f"{name} {title}: {taken:.1f} s", file=sys.stderr, flush=True)
+            print(f"{name} {title}: {taken:.1f} s, {outcome}", file=sys.stderr, flush=True)
         seconds = time.process_time() - began
         report[name] = {"passed": passed, "failed": failed, "processor_seconds": round(seconds, 1)}
     print(json.dumps(report, indent=1))
