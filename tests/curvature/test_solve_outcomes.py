@@ -129,3 +129,13 @@ def test_a_zero_gradient_is_solved_by_zero():
 def test_outcomes_explain_themselves():
     assert "damping" in Outcome[Outcome.not_finite]
     assert "max_steps" in Outcome[Outcome.max_steps]
+
+
+def test_conjugate_gradients_go_on_where_the_gradient_has_zeros(x64):
+    """Two coupled parameters and one that the loss does not feel at all."""
+    rows = jnp.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0]])
+    operator = FisherOperator(jnp.zeros(3), lambda v: rows @ v)
+    gradient = jnp.array([1.0, -2.0, 0.0])
+    found = ConjugateGradient(rtol=1e-12).solve(lambda: operator, gradient, 0.1, jnp.zeros(3))
+    wanted = np.linalg.solve(rows.T @ rows + 0.1 * np.eye(3), gradient)
+    np.testing.assert_allclose(found.direction, wanted, rtol=1e-10, atol=1e-14)

@@ -42,10 +42,13 @@ class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
         linear = lx.FunctionLinearOperator(
             product, jax.eval_shape(lambda: flat), lx.positive_semidefinite_tag
         )
+        # Entries of the gradient that are zero need a scale too: without one 0 / 0 ends the search.
+        size = jnp.linalg.norm(flat) / jnp.sqrt(flat.size)
+        atol = jnp.maximum(self.rtol * size, jnp.finfo(flat.dtype).tiny)
         solved = lx.linear_solve(
             linear,
             flat,
-            lx.CG(rtol=self.rtol, atol=0.0, max_steps=self.max_steps),
+            lx.CG(rtol=self.rtol, atol=atol, max_steps=self.max_steps),
             options={"y0": state} if self.warm_start else {},
             throw=False,
         )
