@@ -7,10 +7,18 @@ from scipy.stats import norm
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import (
+    check_complex_data,
+    check_do_not_raise_errors_in_init_or_set_params,
+    check_estimator_cloneable,
+    check_estimator_repr,
+    check_estimators_empty_data_messages,
+    check_estimators_unfitted,
     check_get_params_invariance,
+    check_mixin_order,
     check_no_attributes_set_in_init,
     check_parameters_default_constructible,
     check_set_params,
+    check_valid_tag_types,
 )
 
 from vpng.errors import InputError
@@ -125,7 +133,16 @@ def test_real_data_get_a_normal_likelihood():
 
 @pytest.mark.parametrize("kind", [VAE, PoissonFactorization, BayesianLogisticRegression])
 def test_constructors_follow_the_conventions(kind):
+    """scikit-learn's checks that need no fit; `tools/estimator_checks.py` has all of them."""
     name = kind.__name__
+    check_complex_data(name, kind())
+    check_do_not_raise_errors_in_init_or_set_params(name, kind())
+    check_estimator_cloneable(name, kind())
+    check_estimator_repr(name, kind())
+    check_estimators_empty_data_messages(name, kind())
+    check_estimators_unfitted(name, kind())
+    check_mixin_order(name, kind())
+    check_valid_tag_types(name, kind())
     check_parameters_default_constructible(name, kind())
     check_no_attributes_set_in_init(name, kind())
     check_get_params_invariance(name, kind())
