@@ -1,5 +1,7 @@
 """The logistic experiment: the paper's data, and VPNG ahead where the paper says it is."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,8 +34,9 @@ def test_vpng_is_ahead_of_the_gradient(results):
 
 
 def test_the_same_seeds_give_the_same_bits(results):
-    again = run(SMALL)
-    assert [r.params_sha256 for r in again.runs] == [r.params_sha256 for r in results.runs]
+    again = run(replace(SMALL, methods=(Method.VPNG,)))
+    before = [r.params_sha256 for r in results.runs if r.method == Method.VPNG.value]
+    assert [r.params_sha256 for r in again.runs] == before
     assert len({r.params_sha256 for r in results.runs}) == len(results.runs)
 
 

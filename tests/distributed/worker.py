@@ -4,6 +4,7 @@ JAX fixes its devices when it starts, so these runs have a process, or several, 
 """
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -47,6 +48,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+from jax._src.interpreters import mlir
 from numpyro.infer.autoguide import AutoNormal
 
 import vpng
@@ -55,6 +57,9 @@ from vpng.kronecker import Kronecker, KroneckerTridiagonal, discover
 from vpng.numpyro import SVI
 from vpng.problems import mlp_vae
 from vpng.training import Blocks, Checkpoints, EverySteps
+
+# As in conftest.py.
+mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 NUM_DATA, BATCH = 67, 16
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from vpng.errors import InputError
 from vpng.experiments import psd
 from vpng.experiments.registry import EXPERIMENTS
 from vpng.experiments.schema import load_results
@@ -96,3 +97,17 @@ def test_all_runs_everything_and_writes_the_report(vpng, tmp_path, monkeypatch):
     assert "--resume" in err
     assert vpng(*everything, "--resume")[0] == 0
     assert (out / "psd" / "results.json").exists()
+
+
+def test_missing_data_are_found_before_the_first_run(vpng, tmp_path, monkeypatch):
+    def absent(name):
+        raise InputError(f"data: expected the files of {name}, got none")
+
+    two = {name: EXPERIMENTS[name] for name in ("psd", "vmf")}
+    monkeypatch.setattr("vpng.cli.reproduce.EXPERIMENTS", two)
+    monkeypatch.setattr("vpng.experiments.vmf.load_movielens", absent)
+    out = tmp_path / "out"
+    code, _, err = vpng("reproduce", "all", "--preset", "paper", "--out", str(out))
+    assert code == 2
+    assert "expected the files of ml-20m" in err
+    assert not out.exists()

@@ -36,12 +36,16 @@ def by_quadrature(make, parents, value, low=-60.0, high=60.0, count=200_001):
         z = transform(u)
         return make(parents).log_prob(z) + transform.log_abs_det_jacobian(u, z)
 
-    grid = jnp.linspace(low, high, count)
-    score = jax.vmap(jax.grad(log_density, (0, 1)), (0, None))(grid, parents)
-    scores = jnp.concatenate([score[0][:, None], score[1]], axis=1)
-    weights = jnp.exp(jax.vmap(log_density, (0, None))(grid, parents)) * (grid[1] - grid[0])
-    kept = jnp.where((weights > 1e-300)[:, None], scores, 0.0)
-    return (kept * weights[:, None]).T @ kept
+    @jax.jit
+    def second_moment(parents):
+        grid = jnp.linspace(low, high, count)
+        score = jax.vmap(jax.grad(log_density, (0, 1)), (0, None))(grid, parents)
+        scores = jnp.concatenate([score[0][:, None], score[1]], axis=1)
+        weights = jnp.exp(jax.vmap(log_density, (0, None))(grid, parents)) * (grid[1] - grid[0])
+        kept = jnp.where((weights > 1e-300)[:, None], scores, 0.0)
+        return (kept * weights[:, None]).T @ kept
+
+    return second_moment(parents)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -54,7 +58,7 @@ def test_joint_information_is_the_expected_outer_product_of_scores(name):
     def rows(joint):
         return joint_rows(make(joint[1:]), transform(joint[0])).ravel()
 
-    jacobian = jax.jacfwd(rows)(jnp.concatenate([unconstrained[None], parents]))
+    jacobian = jax.jit(jax.jacfwd(rows))(jnp.concatenate([unconstrained[None], parents]))
     wide = 2000.0 if name == "student" else 60.0
     expected = by_quadrature(make, parents, value, -wide, wide)
     # The motion of z is measured at z itself: the same for every z on the unconstrained scale.
@@ -69,7 +73,7 @@ def test_multivariate_normal_couples_the_latent_with_its_mean():
         moved, mean = joint
         return joint_rows(dist.MultivariateNormal(mean, scale_tril=tril), moved).ravel()
 
-    jacobian = jax.jacfwd(rows)((jnp.array([0.3, -1.0]), jnp.array([1.0, 2.0])))
+    jacobian = jax.jit(jax.jacfwd(rows))((jnp.array([0.3, -1.0]), jnp.array([1.0, 2.0])))
     factor = jnp.concatenate(jacobian, axis=1)
     expected = np.block([[precision, -precision], [-precision, precision]])
     np.testing.assert_allclose(factor.T @ factor, expected, atol=1e-12)
@@ -80,7 +84,7 @@ def test_wrappers_keep_the_joint_rows():
         base = dist.Normal(joint[3], 2.0).expand([3]).mask(jnp.array([True, False, True]))
         return joint_rows(base.to_event(1), joint[:3]).ravel()
 
-    jacobian = jax.jacfwd(wrapped)(jnp.array([0.1, 0.2, 0.3, 1.0]))
+    jacobian = jax.jit(jax.jacfwd(wrapped))(jnp.array([0.1, 0.2, 0.3, 1.0]))
     difference = np.array([[1.0, 0.0, 0.0, -1.0], [0.0, 0.0, 1.0, -1.0]]) / 2.0
     np.testing.assert_allclose(jacobian.T @ jacobian, difference.T @ difference, atol=1e-12)
 
@@ -119,8 +123,8 @@ def test_entropy_rows_are_the_second_derivative_of_the_negative_entropy():
         return dist.MultivariateNormal(jnp.zeros(3), scale_tril=matrix)
 
     entries = tril[lower]
-    rows = jax.jacfwd(lambda e: entropy_rows(posterior(e), jnp.zeros(3)))(entries)
-    hessian = jax.hessian(lambda e: -posterior(e).entropy())(entries)
+    rows = jax.jit(jax.jacfwd(lambda e: entropy_rows(posterior(e), jnp.zeros(3))))(entries)
+    hessian = jax.jit(jax.hessian(lambda e: -posterior(e).entropy()))(entries)
     np.testing.assert_allclose(rows.T @ rows, hessian, atol=1e-12)
 
 

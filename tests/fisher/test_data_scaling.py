@@ -28,9 +28,9 @@ class SameNoise(LocalProblem):
 
 
 def setting(kind, num_data=4):
-    problem, parameters, batch = random_problem(kind, "poisson", seed=2, num_data=num_data)
+    problem, parameters, batch = random_problem(kind, "bernoulli", seed=2, num_data=num_data)
     if kind == "local":
-        problem = SameNoise(num_data=num_data, family="poisson")
+        problem = SameNoise(num_data=num_data, family="bernoulli")
     return problem, parameters, batch
 
 

@@ -54,8 +54,10 @@ def compiled(kind, family):
     return jax.jit(both)
 
 
-@pytest.mark.parametrize("kind", ["local", "global"])
-@pytest.mark.parametrize("family", SUPPORTS)
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [*(("local", family) for family in SUPPORTS), ("global", "categorical")],
+)
 @given(seed=st.integers(0, 10_000))
 def test_predictive_fisher(kind, family, seed):
     _, parameters, batch = random_problem(kind, family, seed)

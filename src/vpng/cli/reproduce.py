@@ -46,7 +46,7 @@ def reproduce_all(out: Path, *, preset: Preset, config: Path | None, resume: boo
     """Run every experiment into a folder of its own under `out`, then write the report.
 
     Raises:
-        InputError: if a setting does not fit; nothing is written then.
+        InputError: if a setting does not fit or data are missing; nothing is written then.
     """
     tables = read_toml(config, tuple(EXPERIMENTS), "all") if config else {}
     configurations = {
@@ -55,6 +55,8 @@ def reproduce_all(out: Path, *, preset: Preset, config: Path | None, resume: boo
     }
     for name, configuration in configurations.items():
         check_journal(out / name, name, asdict(configuration), resume=resume)
+    for name, configuration in configurations.items():
+        EXPERIMENTS[name].load(configuration)
     for name, configuration in configurations.items():
         # A folder that is there and whole is done: its runs are recalled, its files drawn again.
         run_and_store(name, configuration, out / name, resume=resume)

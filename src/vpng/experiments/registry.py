@@ -27,6 +27,7 @@ class Experiment:
         methods: the methods it knows; none if it compares no methods.
         presets: the settings in which a preset differs from the defaults.
         on_mesh: whether it can be run on several devices and processes.
+        load: reads its data, so that missing ones are found before hours of other experiments.
     """
 
     config: Callable[..., Any]
@@ -37,6 +38,7 @@ class Experiment:
     methods: tuple[Method, ...] = ()
     presets: Mapping[Preset, Settings] = field(default_factory=dict)
     on_mesh: bool = False
+    load: Callable[[Any], object] = lambda config: None
 
     def settings(self, preset: Preset, given: Settings) -> dict[str, Any]:
         """The settings of the preset, then those given; a time budget lifts the limit on steps."""
@@ -57,6 +59,7 @@ def _autoencoder(config: Callable[..., vae.VaeConfig], quick: Settings) -> Exper
         vae.METHODS,
         {Preset.QUICK: quick, Preset.PAPER: paper},
         on_mesh=True,
+        load=lambda config: vae.LOADERS[config.data](),
     )
 
 
@@ -130,5 +133,6 @@ EXPERIMENTS = {
             },
         },
         on_mesh=True,
+        load=lambda config: vmf.load_counts(config.data, config.min_ratings),
     ),
 }
