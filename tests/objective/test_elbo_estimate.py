@@ -3,6 +3,7 @@
 Monte Carlo tolerances are 5 standard errors of the mean, estimated from the draws themselves.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,11 @@ from vpng.problems import GaussianMean
 pytestmark = pytest.mark.usefixtures("x64")
 
 
+@eqx.filter_jit
+def estimated(objective, key, *setting, **options):
+    return objective.estimate(key, *setting, **options)
+
+
 def toy(num_data=6):
     covariance = jnp.array([[1.0, 0.8], [0.8, 1.0]])
     problem = GaussianMean.create(covariance, num_data, scale=0.5)
@@ -26,7 +32,7 @@ def toy(num_data=6):
 
 def test_loss_of_the_toy_is_the_analytic_elbo():
     problem, parameters, data, covariance = toy()
-    estimate = ELBO(20_000).estimate(jax.random.key(0), problem, parameters, data)
+    estimate = estimated(ELBO(20_000), jax.random.key(0), problem, parameters, data)
     # E_q log N(x | mu, Sigma) = log N(x | lambda, Sigma) - sigma^2 tr(Sigma^-1) / 2, by SciPy.
     from scipy.stats import multivariate_normal
 
@@ -63,7 +69,8 @@ def test_gradient_is_the_finite_difference_of_the_loss(kind, family):
     loss = jax.jit(jax.vmap(lambda v: objective.estimate(key, problem, unravel(v), batch).loss))
     step = 1e-5 * np.eye(flat.size)
     differences = (loss(flat + step) - loss(flat - step)) / 2e-5
-    gradient = objective.estimate_and_gradient(key, problem, parameters, batch)[1]
+    differentiate = jax.jit(lambda p: objective.estimate_and_gradient(key, problem, p, batch)[1])
+    gradient = differentiate(parameters)
     np.testing.assert_allclose(ravel_pytree(gradient)[0], differences, rtol=1e-6, atol=1e-8)
 
 
@@ -110,7 +117,7 @@ def test_unknown_kl_falls_back_to_a_draw():
     problem = HeavyPrior(num_data=3, family="normal")
     q = problem.approximation(parameters.variational, batch)
     draws = q.sample(jax.random.key(0), (20_000,))
-    values = jax.vmap(lambda z: problem.kl(parameters, z, batch))(draws)
+    values = jax.jit(jax.vmap(lambda z: problem.kl(parameters, z, batch)))(draws)
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     loc, scale = q.base_dist.loc, q.base_dist.scale
     z = loc + scale * nodes[:, None]
@@ -123,7 +130,7 @@ def test_kl_weight_is_linear_and_may_follow_a_schedule():
     problem, parameters, batch = random_problem("local", "normal", seed=1)
     key = jax.random.key(0)
     at = lambda weight, step=0: float(
-        ELBO(4, kl_weight=weight).estimate(key, problem, parameters, batch, step=step).loss
+        estimated(ELBO(4, kl_weight=weight), key, problem, parameters, batch, step=step).loss
     )
     kl = float(problem.kl(parameters, jnp.zeros((3, 2)), batch).mean())
     assert at(1.0) - at(0.0) == pytest.approx(kl, rel=1e-9)
@@ -149,6 +156,6 @@ def test_standard_error_is_calibrated():
 
 def test_one_particle_has_no_standard_error():
     problem, parameters, batch = random_problem("local", "bernoulli", seed=1)
-    estimate = ELBO(1).estimate(jax.random.key(0), problem, parameters, batch)
+    estimate = estimated(ELBO(1), jax.random.key(0), problem, parameters, batch)
     assert float(estimate.standard_error) == np.inf
     assert np.isfinite(float(estimate.loss))
