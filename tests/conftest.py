@@ -1,7 +1,6 @@
 """What all tests share: float64 on demand, quick compilation and reproducible property tests."""
 
 import functools
-import gc
 import os
 import signal
 import threading
@@ -26,8 +25,6 @@ from jax._src.interpreters import mlir
 
 # A new context for every program takes a quarter of the tests' time: one serves them all.
 mlir.make_ir_context = functools.cache(mlir.make_ir_context)
-# Traced programs stay: looking through them again and again finds nothing to free.
-gc.set_threshold(200_000, 20, 100)
 
 settings.register_profile(
     "vpng",
