@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fuzz"))
 
-from fuzz_targets import TARGETS, Target
+from fuzz_target import Target
+from fuzz_targets import TARGETS
 
 HANG_SECONDS = 60.0
 
