@@ -3,10 +3,10 @@
 1. Bytes that a device sends in a step of the autoencoder and of the matrix factorisation, counted
    from the compiled programs for 2, 4 and 8 devices, beside those of an all-reduce of the gradient
    and one of the factors for every refresh.
-2. Two single-threaded processes, each on a core of its own, against one: the same batch divided
-   (strong) and the same batch for each (weak).
+2. Two single-threaded processes, each on a core of its own, and two devices of one process,
+   against one: the same batch divided (strong) and the same batch for each (weak).
 3. A model of the cost at 8, 64 and 512 devices from the times of one device, the bytes, and the
-   times of all-reduces between two processes; checked against what was measured for two.
+   times of all-reduces between two; checked against what was measured for two.
 4. On one device: step time and memory against the layers' width, the batch and the particles.
 
     python benchmarks/scaling.py --out scaling
@@ -43,10 +43,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def workers(count: int, task: str, *arguments: str) -> Any:
-    """The answer of `count` workers, each bound to a core of its own."""
+def workers(count: int, task: str, arguments: tuple[str, ...], devices: int = 1) -> Any:
+    """The answer of `count` workers of as many devices, a core for each device."""
     cores = sorted(os.sched_getaffinity(0))
-    members: list[tuple[str, ...]] = [()]
+    members: list[tuple[str, ...]] = [("--devices", str(devices))]
     if count > 1:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -55,12 +55,13 @@ def workers(count: int, task: str, *arguments: str) -> Any:
             ("--coordinator", where, "--num-processes", str(count), "--process-id", str(process))
             for process in range(count)
         ]
+    own = lambda process: {cores[i % len(cores)] for i in range(process, process + devices)}
     started = [
         subprocess.Popen(
             [sys.executable, str(WORKER), task, *arguments, *member],
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda core=cores[process % len(cores)]: os.sched_setaffinity(0, [core]),
+            preexec_fn=lambda chosen=own(process): os.sched_setaffinity(0, chosen),
         )
         for process, member in enumerate(members)
     ]
@@ -77,14 +78,18 @@ def communication(counts: tuple[int, ...]) -> dict:
     for case, batch in BATCH.items():
         for count in counts:
             say(f"bytes of {case} on {count} devices")
-            given = ("--devices", str(count), "--case", case, "--batches", str(batch // 24 * 8))
-            answer = workers(1, "bytes", *given, "--methods", methods)
+            given = ("--case", case, "--batches", str(batch // 24 * 8), "--methods", methods)
+            answer = workers(1, "bytes", given, devices=count)
             found.setdefault(case, {})[str(count)] = answer
     return found
 
 
+PAIRS = {"processes": {"count": 2}, "devices": {"count": 1, "devices": 2}}
+"""Two of something, as arguments of `workers`."""
+
+
 def scaling(case: str, batch: int, sent: dict, steps: int, rounds: int) -> dict:
-    """Times of one process and of two, the model made from the first, and its word on the second.
+    """Times of one and of two, the model made from the first, and its word on the second.
 
     The times of one process at three batch sizes tell what is done for each datum from what is
     not; of the latter the inverses are what steps cost less when they are made only once.
@@ -93,55 +98,62 @@ def scaling(case: str, batch: int, sent: dict, steps: int, rounds: int) -> dict:
     given += ("--steps", str(steps), "--rounds", str(rounds))
     sizes = (batch // 4, batch // 2, batch)
     say(f"{case}: one process")
-    one = workers(1, "time", *given, "--batches", ",".join(map(str, sizes)))
-    once = workers(1, "time", *given, "--batches", str(batch), "--invert-once")
-    say(f"{case}: two processes")
-    two = workers(2, "time", *given, "--batches", f"{batch},{2 * batch}")
-    say(f"{case}: all-reduces")
-    link = Link.fitted(
-        workers(2, "collectives", "--sizes", "40000,400000,4000000", "--steps", "50")
-    )
-    found: dict = {"link": link._asdict(), "methods": {}}
+    one = workers(1, "time", (*given, "--batches", ",".join(map(str, sizes))))
+    once = workers(1, "time", (*given, "--batches", str(batch), "--invert-once"))
+    two, links = {}, {}
+    for pair, which in PAIRS.items():
+        say(f"{case}: two {pair}")
+        both = (*given, "--batches", f"{batch},{2 * batch}")
+        two[pair] = workers(task="time", arguments=both, **which)
+        messages = ("--sizes", "40000,400000,4000000", "--steps", "50")
+        links[pair] = Link.fitted(workers(task="collectives", arguments=messages, **which))
+    found: dict = {
+        "links": {pair: link._asdict() for pair, link in links.items()},
+        "methods": {},
+    }
     for method in METHODS:
         inversions = -(-steps // INVERSE_PERIOD[case])
         saved = max(one[method][str(batch)] - once[method][str(batch)], 0.0)
         step = Step.fitted(one[method], saved * inversions / max(inversions - 1, 1))
         bytes_of = {int(count): answer[method] for count, answer in sent.items()}
-        alone = one[method][str(batch)]
-        measured = {
-            "one": one[method],
-            "two, same batch": two[method][str(batch)],
-            "two, same batch each": two[method][str(2 * batch)],
-        }
-        # What two take longer than one does with as many data as each of them has.
-        waiting = {
-            "strong": 1.0 - one[method][str(batch // 2)] / measured["two, same batch"],
-            "weak": 1.0 - alone / measured["two, same batch each"],
-        }
-        modelled = {}
-        for count in MODELLED:
-            known = bytes_of.get(count) or bytes_of[max(bytes_of)]
+
+        def modelled(count: int, link: Link, step: Step = step, bytes_of: dict = bytes_of) -> dict:
             # Each device sends 2 (n - 1) / n times what it reduces.
-            largest = max(bytes_of) if count not in bytes_of else count
-            volume = known["a step"] * (1 - 1 / count) / (1 - 1 / largest)
+            nearest = count if count in bytes_of else max(bytes_of)
+            known = bytes_of[nearest]
+            volume = known["a step"] * (1 - 1 / count) / (1 - 1 / nearest)
             rest = (volume, known["messages"], link, FACTORS[case])
-            modelled[str(count)] = {
+            return {
                 "strong": step.seconds(batch, count, *rest),
                 "weak": step.seconds(batch * count, count, *rest),
             }
+
         found["methods"][method] = {
             "step": step._asdict(),
-            "measured": measured,
-            "measured share of collectives, two": waiting,
-            "modelled": modelled,
-            "speed-up of two": alone / measured["two, same batch"],
-            "efficiency of two, same batch each": alone / measured["two, same batch each"],
-            "model over measurement, two": {
-                "strong": modelled["2"]["strong"]["seconds"] / measured["two, same batch"],
-                "weak": modelled["2"]["weak"]["seconds"] / measured["two, same batch each"],
+            "one": one[method],
+            "two": {
+                pair: _compared(one[method], two[pair][method], batch, modelled(2, links[pair]))
+                for pair in PAIRS
             },
+            "modelled": {str(count): modelled(count, links["processes"]) for count in MODELLED},
         }
     return found
+
+
+def _compared(one: dict, two: dict, batch: int, modelled: dict) -> dict:
+    """Two against one: the same batch divided, and the same batch for each."""
+    alone, half = one[str(batch)], one[str(batch // 2)]
+    strong, weak = two[str(batch)], two[str(2 * batch)]
+    return {
+        "seconds": {"strong": strong, "weak": weak},
+        "speed-up": {"strong": alone / strong, "weak": 2 * alone / weak},
+        # What two take longer than one does with as many data as each of them has.
+        "share of collectives": {"strong": 1 - half / strong, "weak": 1 - alone / weak},
+        "model over measurement": {
+            "strong": modelled["strong"]["seconds"] / strong,
+            "weak": modelled["weak"]["seconds"] / weak,
+        },
+    }
 
 
 def sweeps(quick: bool, rounds: int) -> Iterator[tuple[str, dict]]:
@@ -154,7 +166,7 @@ def sweeps(quick: bool, rounds: int) -> Iterator[tuple[str, dict]]:
     for name, varied in values.items():
         say(f"sweep of the {name}")
         given = ("--sweep", name, "--values", ",".join(map(str, varied)))
-        yield name, workers(1, "sweep", *given, "--rounds", str(rounds))
+        yield name, workers(1, "sweep", (*given, "--rounds", str(rounds)))
 
 
 def too_many(communication: dict) -> list[str]:

@@ -1,8 +1,11 @@
 """What all tests share: float64 on demand, quick compilation and reproducible property tests."""
 
+import atexit
 import functools
 import os
+import shutil
 import signal
+import tempfile
 import threading
 
 # Most of the time goes into compiling programs that run once: compile them plainly, and leave the
@@ -17,6 +20,15 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_cpu_multi_thread_eigen=false",
     ]
 )
+
+# What one test, worker or process that a test starts has compiled, the others read. The first to
+# come here is the process that starts the workers, and it is the last to go.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    folder = tempfile.mkdtemp(prefix="vpng-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
 import pytest

@@ -22,11 +22,13 @@ class Collective:
     Attributes:
         kind: which.
         size: bytes of its result on one device.
+        buffers: arrays that it sends, between processes one after the other.
         inside: the kinds of control flow around it, outermost first.
     """
 
     kind: str
     size: int
+    buffers: int
     inside: tuple[str, ...]
 
     def sent(self, num_devices: int) -> float:
@@ -72,7 +74,7 @@ def collectives(text: str) -> list[Collective]:
             shapes, kind = operation.groups()
             kind = kind.removesuffix("-start")
             if kind in KINDS:
-                found.append(Collective(kind, _bytes(shapes), inside))
+                found.append(Collective(kind, _bytes(shapes), len(_SHAPE.findall(shapes)), inside))
                 continue
             called = _CALLED.findall(line)
             for branches in _BRANCHES.findall(line):

@@ -80,10 +80,12 @@ def bytes_sent() -> dict:
             refresh = "statistics" if one.kind == "all-reduce" else "inverses"
             kind = "every step" if one.depth == 0 else refresh
             sent[kind] += one.sent(count)
-            messages += 1.0 / periods[kind]
+            messages += one.buffers / periods[kind]
         ring = 2 * (count - 1) / count
         a_step = sum(sent[kind] / period for kind, period in periods.items())
-        limit = ring * (parameters + factor_bytes(made.state) / STATISTICS_PERIOD)
+        # With the gradient goes the loss: of every particle, and their mean.
+        losses = 4 * (case.num_particles + 1)
+        limit = ring * (parameters + losses + factor_bytes(made.state) / STATISTICS_PERIOD)
         found[method] = {
             **sent,
             "a step": a_step,

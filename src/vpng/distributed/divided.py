@@ -69,20 +69,25 @@ def balanced(costs: Sequence[float], count: int) -> list[list[int]]:
 def _shared(
     layout: Layout, tasks: Sequence[Task], shares: list[list[int]], sizes: Sequence[int]
 ) -> list[Float[Array, " size"]]:
-    """The packed results of every share, on all devices.
+    """The packed results of every share, on all devices, each by the cheaper of two ways.
 
-    Shares differ in length. Each is cut into as many pieces as there are devices, and every device
-    gets one piece of each (all-to-all, as much as the longest share); then all pieces go to all
+    Shares differ in length. Filled up to the longest one they can go to all devices at once
+    (all-gather). Or each is cut into as many pieces as there are devices, every device gets one
+    piece of each (all-to-all, as much as the longest share), and then all pieces go to all
     (all-gather, as much as all shares together).
     """
     count = layout.num_devices
-    widths = [-(-sum(sizes[i] for i in share) // count) for share in shares]
+    lengths = [sum(sizes[i] for i in share) for share in shares]
+    widths = [-(-length // count) for length in lengths]
+    at_once = count * max(lengths) <= count * max(widths) + count * sum(widths)
     operands = tuple(task.operands for task in tasks)
     dtype = jnp.result_type(*jax.tree.leaves(operands))
 
-    def work(share: list[int], operands: tuple) -> Float[Array, "devices width"]:
+    def work(share: list[int], operands: tuple) -> Float[Array, "..."]:
         results = [tasks[i].pack(tasks[i].function(*operands[i])) for i in share]
         flat = ravel_pytree(results)[0].astype(dtype) if results else jnp.zeros(0, dtype)
+        if at_once:
+            return jnp.pad(flat, (0, max(lengths) - flat.size))
         pieces = jnp.pad(flat, (0, -flat.size % count)).reshape(count, -1)
         return jnp.pad(pieces, ((0, 0), (0, max(widths) - pieces.shape[1])))
 
@@ -91,8 +96,10 @@ def _shared(
 
     def on_device(operands: tuple) -> Float[Array, "devices total"]:
         mine = jnp.minimum(jax.lax.axis_index(layout.axes), len(shares))
-        pieces = jax.lax.switch(mine, branches, operands)
-        received = jax.lax.all_to_all(pieces, layout.axes, 0, 0, tiled=True)
+        found = jax.lax.switch(mine, branches, operands)
+        if at_once:
+            return jax.lax.all_gather(found, layout.axes)
+        received = jax.lax.all_to_all(found, layout.axes, 0, 0, tiled=True)
         used = [received[owner, :width] for owner, width in enumerate(widths)]
         return jax.lax.all_gather(jnp.concatenate(used), layout.axes)
 
@@ -100,6 +107,8 @@ def _shared(
     everything = jax.shard_map(
         on_device, mesh=layout.mesh, in_specs=(whole,), out_specs=whole, check_vma=False
     )(operands)
+    if at_once:
+        return [everything[owner] for owner in range(len(shares))]
     ends = list(accumulate(widths, initial=0))
     return [everything[:, start:end].reshape(-1) for start, end in pairwise(ends)]
 
