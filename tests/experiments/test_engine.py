@@ -18,6 +18,7 @@ from vpng.experiments.rules import adam_or_rmsprop
 from vpng.experiments.session import Session
 from vpng.interrupts import InterruptedRunError, deferred_interrupts
 from vpng.problems import LinearLatent
+from vpng.training import StopReason
 
 
 class KilledError(Exception):
@@ -122,6 +123,7 @@ class Course:
 
     calls: list
     stop_after: int | None = None
+    short_lived: tuple[float, ...] = ()
 
     def __call__(self, method):
         def train(point, seed, steps, seconds, tell):
@@ -130,8 +132,11 @@ class Course:
             self.calls.append((method, point, seed, steps, seconds))
             gain = (2.0 if method is Method.VPNG else 1.0) * point.learning_rate
             score = float("nan") if point.learning_rate > 5 else gain + 0.1 * seed
+            # Its last good parameters have a score all the same.
+            failed = point.learning_rate in self.short_lived and seconds == 10.0
+            reason = StopReason.NOT_FINITE if failed else StopReason.SECONDS
             curves = {"iteration": [1.0, 2.0], "seconds": [0.5, 1.0], "train_elbo": [0.0, score]}
-            return Trained(curves, "0" * 64, "done", {"picture": np.full((1, 2), 0.2)})
+            return Trained(curves, "0" * 64, reason.value, {"picture": np.full((1, 2), 0.2)})
 
         return train
 
@@ -156,6 +161,29 @@ def test_the_best_point_is_chosen_and_the_diverged_one_is_not():
     )
     assert summarise(outcome, ["train_elbo"])["vpng"]["train_elbo"] == pytest.approx(0.65)
     assert outcome.grid["vpng"][2]["train_elbo"] == -np.inf
+
+
+def test_a_point_that_diverges_after_its_trial_gives_way_to_the_next():
+    course, seen = Course([], short_lived=(0.3,)), []
+    outcome = contest(Session(watcher=seen.append), rules(0.25), course)
+    assert {point.learning_rate for point in outcome.chosen.values()} == {0.1}
+    # The point that diverged in its trial is not tried again.
+    finals = [call[1].learning_rate for call in course.calls if call[-1] == 10.0]
+    assert finals == 2 * [0.3, 0.3, 0.1, 0.1]
+    assert [run.learning_rate for run in outcome.runs] == 4 * [0.1]
+    assert {run.settings["stop_reason"] for run in outcome.runs} == {StopReason.SECONDS.value}
+    assert outcome.findings[1] == (
+        "VPNG diverged after the trial with adam, rate 0.3; its curves are those of the next best "
+        "point, adam, rate 0.1."
+    )
+    assert (seen[-1].position, seen[-1].fraction) == (seen[-1].total, pytest.approx(1.0))
+
+
+def test_where_every_point_diverges_the_best_of_the_trial_is_shown():
+    outcome = contest(Session(), rules(0.25), Course([], short_lived=(0.1, 0.3)))
+    assert {point.learning_rate for point in outcome.chosen.values()} == {0.3}
+    assert outcome.findings[0] == "Gradient diverged, with adam, rate 0.3 and adam, rate 0.1."
+    assert contest(Session(), rules(0.25), Course([])).findings == []
 
 
 def test_a_whole_trial_is_the_first_final_run():

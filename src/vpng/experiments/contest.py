@@ -138,16 +138,37 @@ class Contest:
         grid: per method, every point and how it scored.
         chosen: per method, the point.
         trained: per method, the chosen runs by seed.
+        fallen: per method, points with a good trial whose final runs did not all stay finite.
     """
 
     runs: list[Run]
     grid: dict[str, list[dict[str, Any]]]
     chosen: dict[str, GridPoint]
     trained: dict[str, list[Trained]]
+    fallen: dict[str, list[GridPoint]]
+
+    @property
+    def findings(self) -> list[str]:
+        """What the report has to say of the choice, in sentences."""
+        sentences = []
+        for name, points in self.fallen.items():
+            listed = " and ".join(point.label for point in points)
+            if self.chosen[name] in points:
+                sentences.append(f"{Method(name).label} diverged, with {listed}.")
+            elif points:
+                sentences.append(
+                    f"{Method(name).label} diverged after the trial with {listed}; its curves are "
+                    f"those of the next best point, {self.chosen[name].label}."
+                )
+        return sentences
 
 
 def contest(session: Session, rules: Rules, trainer: Callable[[Method], Train]) -> Contest:
-    """Hold the race; `trainer` compiles a method and is called only if something is left to run."""
+    """Hold the race; `trainer` compiles a method and is called only if something is left to run.
+
+    A point whose final runs do not all stay finite gives way to the next best one; if none does,
+    the best one of the trial stays.
+    """
     for_method = len(rules.tried) * rules.pilot + len(rules.finals)
     count = len(rules.tried) + len(rules.finals)
     session.plan(len(rules.methods) * count, len(rules.methods) * for_method)
@@ -156,6 +177,7 @@ def contest(session: Session, rules: Rules, trainer: Callable[[Method], Train]) 
     grid: dict[str, list[dict[str, Any]]] = {}
     chosen: dict[str, GridPoint] = {}
     trained: dict[str, list[Trained]] = {}
+    fallen: dict[str, list[GridPoint]] = {}
     for method in rules.methods:
         compiled: list[Train] = []
 
@@ -178,9 +200,7 @@ def contest(session: Session, rules: Rules, trainer: Callable[[Method], Train]) 
             return Trained.from_document(session.run(name, title, compute, cost=part))
 
         tried = [run(point, 0, rules.pilot) for point in rules.tried]
-        scores = [_or_lowest(result.last(rules.score)) for result in tried]
-        best = int(np.argmax(scores)) if tried else 0
-        point = rules.points[best]
+        scores = [_score(result, rules.score) for result in tried]
         grid[method.value] = [
             {
                 "learning_rate": candidate.learning_rate,
@@ -192,11 +212,22 @@ def contest(session: Session, rules: Rules, trainer: Callable[[Method], Train]) 
             }
             for candidate, score, result in zip(rules.tried, scores, tried, strict=True)
         ]
-        finished = tried[best : best + rules.finals.start]
-        finished += [run(point, seed, 1.0) for seed in rules.finals]
+        first, *others = sorted(range(len(tried)), key=lambda place: -scores[place]) or [0]
+        finals: dict[int, list[Trained]] = {}
+        for place in [first, *(place for place in others if scores[place] > -np.inf)]:
+            if finals:
+                session.plan(len(rules.finals))
+            finals[place] = tried[place : place + rules.finals.start]
+            finals[place] += [run(rules.points[place], seed, 1.0) for seed in rules.finals]
+            if _stay_finite(finals[place], rules.score):
+                break
+        fell = [place for place in finals if not _stay_finite(finals[place], rules.score)]
+        best = next((place for place in finals if place not in fell), first)
+        point, finished = rules.points[best], finals[best]
+        fallen[method.value] = [rules.points[place] for place in fell]
         chosen[method.value], trained[method.value] = point, finished
         runs += [_run(method, seed, point, result) for seed, result in enumerate(finished)]
-    return Contest(runs, grid, chosen, trained)
+    return Contest(runs, grid, chosen, trained, fallen)
 
 
 def _run(method: Method, seed: int, point: GridPoint, result: Trained) -> Run:
@@ -210,8 +241,15 @@ def _run(method: Method, seed: int, point: GridPoint, result: Trained) -> Run:
     )
 
 
-def _or_lowest(value: float) -> float:
-    return value if np.isfinite(value) else -np.inf
+def _score(result: Trained, metric: str) -> float:
+    """The final value of the metric; of a run that did not stay finite the lowest there is."""
+    value = result.last(metric)
+    stayed = result.stop_reason != StopReason.NOT_FINITE.value
+    return value if stayed and np.isfinite(value) else -np.inf
+
+
+def _stay_finite(results: Sequence[Trained], metric: str) -> bool:
+    return all(_score(result, metric) > -np.inf for result in results)
 
 
 def _own_rows(layout: Layout, data: PyTree, batch_size: int | None) -> AbstractData:

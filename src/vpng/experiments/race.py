@@ -271,7 +271,7 @@ def run_race(course: Course, config: RaceConfig, session: Session, name: str) ->
         {**asdict(config), **about},
         outcome.runs,
         summarise(outcome, tuple(evaluated)),
-        {"grid": outcome.grid},
+        {"grid": outcome.grid, "findings": outcome.findings},
         headline=Headline(judged, label, axes=("seconds", "iteration")),
     )
 

@@ -185,7 +185,7 @@ def run(config: VaeConfig, session: Session | None = None) -> Results:
         asdict(config),
         outcome.runs,
         summarise(outcome, ("test_elbo", "train_elbo")),
-        {"grid": outcome.grid, "race": race(outcome.runs)},
+        {"grid": outcome.grid, "race": race(outcome.runs), "findings": outcome.findings},
         {"shape": images.image_shape, "originals": images.test[:NUM_PICTURES], **pictures},
         HEADLINE,
         PAPER if config.decay is not None else PAPER_WITHOUT_AVERAGES,

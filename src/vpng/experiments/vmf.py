@@ -197,7 +197,12 @@ def run(config: VmfConfig, session: Session | None = None) -> Results:
         asdict(config),
         outcome.runs,
         summary,
-        {"grid": outcome.grid, "race": race(outcome.runs), "matrix": shape},
+        {
+            "grid": outcome.grid,
+            "race": race(outcome.runs),
+            "matrix": shape,
+            "findings": outcome.findings,
+        },
         headline=HEADLINE,
         paper=PAPER,
     )
