@@ -75,6 +75,7 @@ def symmetric_divergence(vector):
     return jnp.mean((jnp.exp(here) - jnp.exp(there)) * (here - there))
 
 
+@jax.jit
 def vpng_direction():
     """The ascent direction of the ELBO, by the library."""
     parameters = Parameters(*map(jnp.asarray, HERE))

@@ -58,18 +58,16 @@ def operator(geometry, params, noise):
 def brute_force(geometry, params):
     """E over eps of J^T G J by the 2d points of +-sqrt(d) e_i, exact for an affine J."""
     flat, unravel = ravel_pytree(params)
-    total = np.zeros((flat.size, flat.size))
-    for sign in (-1.0, 1.0):
-        for i in range(DIMENSION):
-            noise = jnp.zeros(DIMENSION).at[i].set(sign * np.sqrt(DIMENSION))
-            jacobian = jax.jacfwd(lambda v, noise=noise: latent(geometry, unravel(v), noise))(flat)
-            total += jacobian.T @ CURVATURE @ jacobian / (2 * DIMENSION)
+    noises = np.sqrt(DIMENSION) * np.concatenate([np.eye(DIMENSION), -np.eye(DIMENSION)])
+    latents = jax.vmap(lambda v, noise: latent(geometry, unravel(v), noise), (None, 0))
+    jacobians = jax.jit(jax.jacfwd(latents))(flat, noises)
+    total = np.einsum("kai,ab,kbj->ij", jacobians, CURVATURE, jacobians) / len(noises)
 
     def log_diagonal(vector):
         scale = geometry.transforms[0](unravel(vector).variational["s"])
         return jnp.log(scale if scale.ndim == 1 else jnp.diagonal(scale))
 
-    rows = jax.jacfwd(log_diagonal)(flat)
+    rows = jax.jit(jax.jacfwd(log_diagonal))(flat)
     return total + rows.T @ rows / NUM_DATA
 
 
@@ -77,31 +75,39 @@ def brute_force(geometry, params):
 def test_solve_and_square_are_those_of_the_expected_matrix(make):
     geometry, params = make()
     expected = brute_force(geometry, params)
-    prepared = geometry.prepare(
-        geometry.init(params),
-        lambda: operator(geometry, params, jnp.zeros(DIMENSION)),
-        params,
-        jnp.asarray(0.0),
-        jnp.asarray(1.0),
-    )
     flat, unravel = ravel_pytree(params)
-    gradient = jnp.asarray(np.random.default_rng(0).normal(size=flat.size))
-    solved, _ = ravel_pytree(prepared.solve(unravel(gradient)))
+    gradient = np.random.default_rng(0).normal(size=flat.size)
+
+    @jax.jit
+    def use(params, gradient):
+        here = lambda: operator(geometry, params, jnp.zeros(DIMENSION))
+        prepared = geometry.prepare(
+            geometry.init(params), here, params, jnp.asarray(0.0), jnp.asarray(1.0)
+        )
+        solved, _ = ravel_pytree(prepared.solve(unravel(gradient)))
+        return solved, prepared.square(unravel(gradient)), prepared.finite
+
+    solved, square, finite = use(params, gradient)
     np.testing.assert_allclose(solved, np.linalg.solve(expected, gradient), rtol=1e-9)
-    np.testing.assert_allclose(
-        prepared.square(unravel(gradient)), gradient @ expected @ gradient, rtol=1e-10
-    )
-    assert bool(prepared.finite)
+    np.testing.assert_allclose(square, gradient @ expected @ gradient, rtol=1e-10)
+    assert bool(finite)
 
 
 @pytest.mark.parametrize("make", [diagonal, triangular])
 def test_a_metric_that_is_not_finite_does_not_enter_the_average(make):
     geometry, params = make()
     before = geometry.init(params) + jnp.eye(4)
-    broken = FisherOperator(params, lambda p: jnp.nan * latent(geometry, p, jnp.zeros(3)))
-    prepared = geometry.prepare(before, lambda: broken, params, jnp.asarray(1e-3), jnp.asarray(0.5))
-    np.testing.assert_array_equal(prepared.state, before)
-    assert not bool(prepared.finite)
+
+    @jax.jit
+    def prepare(params):
+        broken = FisherOperator(params, lambda p: jnp.nan * latent(geometry, p, jnp.zeros(3)))
+        damping, weight = jnp.asarray(1e-3), jnp.asarray(0.5)
+        prepared = geometry.prepare(before, lambda: broken, params, damping, weight)
+        return prepared.state, prepared.finite
+
+    state, finite = prepare(params)
+    np.testing.assert_array_equal(state, before)
+    assert not bool(finite)
 
 
 class Quadratic(NamedTuple):
@@ -180,7 +186,7 @@ def test_centring_leaves_no_noise_from_a_slope(make):
         scale = geometry.transforms[0](raw)
         return -jnp.sum(jnp.log(scale if scale.ndim == 1 else jnp.diagonal(scale))) / NUM_DATA
 
-    expected = jax.grad(entropy)(params.variational["s"])
+    expected = jax.jit(jax.grad(entropy))(params.variational["s"])
     for half in range(2):
         np.testing.assert_allclose(centred.gradients.variational["s"][half], expected, atol=1e-10)
     np.testing.assert_allclose(
@@ -207,7 +213,7 @@ def test_centring_is_unbiased(make):
 def test_no_step_changes_the_scale_by_more_than_itself():
     geometry, params = triangular()
     huge = jax.tree.map(lambda leaf: 1e3 * jnp.ones_like(leaf), params)
-    longest = geometry.longest(huge, params)
+    longest = jax.jit(lambda huge: geometry.longest(huge, params))(huge)
     raw, tril = params.variational["s"], geometry.transforms[0](params.variational["s"])
     _, moved = jax.jvp(geometry.transforms[0], (raw,), (longest[1] * huge.variational["s"],))
     np.testing.assert_allclose(np.linalg.norm(np.linalg.solve(tril, moved)), 1.0, rtol=1e-10)
