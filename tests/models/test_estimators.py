@@ -1,5 +1,7 @@
 """The autoencoder and the logistic regression as estimators."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -24,7 +26,14 @@ from sklearn.utils.estimator_checks import (
 from vpng.errors import InputError
 from vpng.models import VAE, BayesianLogisticRegression, PoissonFactorization
 from vpng.models.logistic_regression import _compiled
-from vpng.problems import BernoulliLikelihood, Labelled, NormalLikelihood
+from vpng.problems import (
+    BernoulliLikelihood,
+    Labelled,
+    NormalLikelihood,
+    mlp_vae,
+    reconstruct,
+    standardised,
+)
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(80, 3))
@@ -126,9 +135,31 @@ def test_data_outside_the_support_are_refused(autoencoder):
 
 
 def test_real_data_get_a_normal_likelihood():
-    model = VAE(1, hidden=(2,), max_epochs=1, random_state=0).fit(X)
+    """Whatever their scale: in columns of deviation 1 the entropy of N(0, I) is 1.42 for each."""
+    far = 1e3 * X + 1e4
+    model = VAE(1, hidden=(2,), max_epochs=1, random_state=0).fit(far)
     assert isinstance(model.likelihood_, NormalLikelihood)
-    assert np.isfinite(model.score(X))
+    assert model.history_["rejected"] == [0]
+    assert model.score(far) + 3 * np.log(1e3) == pytest.approx(-3 * 1.42, abs=1.5)
+
+
+def test_a_standardised_start_commutes_with_scaling():
+    """Scaled data give the latents and the scaled means that the data themselves give."""
+    data = X.astype(np.float32)
+    likelihood = NormalLikelihood(scale=None)
+    made = mlp_vae(jax.random.key(0), data, latent_dim=1, hidden=(2,), likelihood=likelihood)
+    factors, offsets = np.array([1e-2, 1.0, 1e2]), np.array([0.0, -3.0, 1e3])
+    found = []
+    for rows in (data, factors * data + offsets):
+        start = standardised(made.parameters, jnp.asarray(rows))
+        means = reconstruct(made.problem, start, jnp.asarray(rows))
+        loc, log_scale = made.problem.encode(start.variational, jnp.asarray(rows))
+        assert not log_scale.any()
+        found.append((loc, means))
+    np.testing.assert_allclose(found[1][0], found[0][0], atol=1e-4)
+    np.testing.assert_allclose(found[1][1], factors * found[0][1] + offsets, rtol=1e-4, atol=1e-4)
+    constant = standardised(made.parameters, jnp.ones((4, 3)))
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(constant))
 
 
 @pytest.mark.parametrize("kind", [VAE, PoissonFactorization, BayesianLogisticRegression])

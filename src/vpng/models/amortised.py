@@ -57,6 +57,10 @@ class AmortisedEstimator(
     def _batch(self, rows: np.ndarray) -> PyTree:
         """Rows as the problem's batch."""
 
+    def _begin(self, parameters: Parameters, rows: np.ndarray) -> Parameters:
+        """Where training starts, from parameters that were drawn without a look at the rows."""
+        return parameters
+
     def _max_rank(self, num_data: int) -> int:
         """Most directions of the rows that the optimizer moves in."""
         return 150
@@ -97,7 +101,7 @@ class AmortisedEstimator(
         size = min(round(share * len(rows)), len(rows) - 1)
         kept = rows[np.sort(order[size:])]
         problem, measured, parameters = self._setup(init_key, len(kept))
-        parameters = parameters if start is None else start
+        parameters = self._begin(parameters, kept) if start is None else start
         data = self._batch(kept)
         batch_size = min(self.batch_size, len(kept))
         steps = max_epochs * max(len(kept) // batch_size, 1)

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from vpng.errors import expected
 from vpng.models.amortised import AmortisedEstimator, Setup
+from vpng.problem import Parameters
 from vpng.problems import (
     AbstractLikelihood,
     BernoulliLikelihood,
@@ -16,6 +17,7 @@ from vpng.problems import (
     PoissonLikelihood,
     decode,
     mlp_vae,
+    standardised,
 )
 
 _LIKELIHOODS = (BernoulliLikelihood, CategoricalLikelihood, NormalLikelihood, PoissonLikelihood)
@@ -118,6 +120,11 @@ class VAE(AmortisedEstimator):
             likelihood=self.likelihood_,
         )
         return Setup(made.problem, made.problem, made.parameters)
+
+    def _begin(self, parameters: Parameters, rows: np.ndarray) -> Parameters:
+        if isinstance(self.likelihood_, NormalLikelihood):
+            return standardised(parameters, jnp.asarray(rows))
+        return parameters
 
     def _batch(self, rows: np.ndarray) -> PyTree | Array:
         return jnp.asarray(rows)

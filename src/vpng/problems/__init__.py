@@ -20,6 +20,7 @@ from vpng.problems.matrix_factorization import (
 )
 from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Network, mlp
 from vpng.problems.softplus_poisson import Counted, SoftplusPoisson, counted
+from vpng.problems.standardised import standardised
 from vpng.problems.vae import (
     VariationalAutoencoder,
     calibrated,
@@ -63,6 +64,7 @@ __all__ = [
     "paper_vae",
     "reconstruct",
     "sample_prior",
+    "standardised",
     "towards_mode",
     "vae",
 ]

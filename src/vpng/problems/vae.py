@@ -121,6 +121,9 @@ def mlp_vae(
 ) -> Setup:
     """A variational autoencoder of two perceptrons, the decoder the encoder's mirror image.
 
+    For real data `standardised` gives parameters to start from whatever their scale, `calibrated`
+    for binary ones.
+
     Args:
         rng_key: a key.
         data: one datum along the first axis.
