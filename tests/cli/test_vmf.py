@@ -70,14 +70,16 @@ def test_early_stopping_reads_the_validation_curve_alone():
         "seconds": [1.0, 2.0, 3.0, 4.0],
     }
     point = GridPoint(0.1, "adam")
-    outcome = Contest([], {}, {"vpng": point}, {"vpng": [Trained(curves, "", "")]})
+    outcome = Contest([], {}, {"vpng": point}, {"vpng": [Trained(curves, "", "")]}, {})
     assert best_by_validation(outcome)["vpng"] == {"test_elbo_best": -8.0, "seconds_to_best": 2.0}
 
 
 def test_a_run_that_was_never_finite_has_no_best_moment():
     nothing = [float("nan")] * 2
     curves = {"validation_elbo": nothing, "test_elbo": nothing, "seconds": [1.0, 2.0]}
-    outcome = Contest([], {}, {"vpng": GridPoint(1.0, "adam")}, {"vpng": [Trained(curves, "", "")]})
+    outcome = Contest(
+        [], {}, {"vpng": GridPoint(1.0, "adam")}, {"vpng": [Trained(curves, "", "")]}, {}
+    )
     found = best_by_validation(outcome)["vpng"]
     assert np.isnan(found["test_elbo_best"])
     assert found["seconds_to_best"] == 1.0

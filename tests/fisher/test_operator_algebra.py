@@ -110,7 +110,7 @@ def test_the_sum_of_metrics_is_the_sum_of_matrices():
     @jax.jit
     def dense(parameters):
         dense = lambda m, key: m.operator(problem, parameters, batch, key).to_dense()
-        parts = [dense(m, jax.random.fold_in(key, i)) for i, m in enumerate([first, second, third])]
+        parts = [dense(metric, key) for metric in (first, second, third)]
         return dense(first + second + third, key), sum(parts)
 
     together, summed = dense(parameters)

@@ -185,7 +185,7 @@ def _prior_sites(
 
 
 class Sum(AbstractMetric):
-    """The sum of several metrics."""
+    """The sum of several metrics, all at the same draws: what they share is computed once."""
 
     terms: tuple[AbstractMetric, ...]
 
@@ -193,8 +193,7 @@ class Sum(AbstractMetric):
         self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
         first, *rest = (
-            term.operator(problem, parameters, batch, jax.random.fold_in(rng_key, i))
-            for i, term in enumerate(self.terms)
+            term.operator(problem, parameters, batch, rng_key) for term in self.terms
         )
         return sum(rest, start=first)
 
