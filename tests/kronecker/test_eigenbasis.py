@@ -10,6 +10,7 @@ import pytest
 from vpng import ELBO, InputError, Predictive, Probed, optimizers
 from vpng.kronecker import GradientFactors, InputsAndOutputs, discover, in_eigenbasis
 from vpng.kronecker.eigenbasis import Basis, _turned, leading_eigenvectors
+from vpng.kronecker.structure import by_path
 from vpng.problems import mlp_vae
 from vpng.training import fit, iterate_averaged
 
@@ -108,6 +109,28 @@ def test_calibrated_inputs_span_the_data(setup, structure):
     assert basis.shape == (13, 5)
     reference = leading_eigenvectors(moment, 5)
     np.testing.assert_allclose(basis @ basis.T, reference @ reference.T, atol=1e-4)
+
+
+def test_a_compiled_update_holds_no_calibration_of_its_own(setup, structure):
+    """It turns into the frozen basis that the state brings: B B^T g with the identity as rule."""
+    transform = in_eigenbasis(
+        setup.problem,
+        structure,
+        optax.identity(),
+        calibration=setup.data,
+        parameters=setup.parameters,
+        max_rank=5,
+    )
+    first, state = structure.layers[0], transform.init(setup.parameters)
+    basis = orthogonal(0, 13)[:, :5]
+    state = state._replace(bases={**state.bases, first.weight: Basis(basis, None)})
+    gradient = gradient_of(setup, 0)
+    updates, after = jax.jit(transform.update)(
+        gradient, state, setup.parameters, batch=setup.data, rng_key=jax.random.key(0)
+    )
+    np.testing.assert_array_equal(after.bases[first.weight].inputs, basis)
+    got, whole = (first.matrix(by_path(tree)) for tree in (updates, gradient))
+    np.testing.assert_allclose(got, basis @ (basis.T @ whole), atol=1e-5)
 
 
 @pytest.mark.parametrize(

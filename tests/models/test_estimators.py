@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import (
@@ -24,7 +25,7 @@ from sklearn.utils.estimator_checks import (
 )
 
 from vpng.errors import InputError
-from vpng.models import VAE, BayesianLogisticRegression, PoissonFactorization
+from vpng.models import VAE, BayesianLogisticRegression, PoissonFactorization, amortised
 from vpng.models.logistic_regression import _compiled
 from vpng.problems import (
     BernoulliLikelihood,
@@ -117,6 +118,27 @@ def test_the_autoencoder_tells_groups_apart(autoencoder):
     assert pictures.shape == BITS.shape
     assert ((pictures >= 0) & (pictures <= 1)).all()
     assert autoencoder.score(BITS) > autoencoder.score(1.0 - np.eye(6)[np.arange(40) % 6])
+
+
+def test_fits_of_one_shape_share_a_program_and_nothing_else(autoencoder):
+    """Other data, then the same again: one program, and the model that a fit alone gives."""
+    before = amortised._compiled.cache_info()
+    mirrored = clone(autoencoder).fit(1.0 - BITS)
+    again = clone(autoencoder).set_params(hidden=[5], patience=10).fit(BITS)
+    after = amortised._compiled.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 2, before.misses)
+    assert (mirrored.transform(BITS) != autoencoder.transform(BITS)).any()
+    np.testing.assert_array_equal(again.transform(BITS), autoencoder.transform(BITS))
+    assert again.history_["validation_elbo"] == autoencoder.history_["validation_elbo"]
+
+
+def test_settings_that_cannot_be_compared_have_a_program_of_their_own():
+    """An array has no hash."""
+    model = VAE(likelihood=NormalLikelihood(scale=jnp.full(3, 2.0)))
+    model.likelihood_ = model.likelihood
+    assert model._program_key() is None
+    model.likelihood_ = NormalLikelihood(scale=2.0)
+    assert hash(model._program_key())
 
 
 def test_a_saved_autoencoder_is_the_same(autoencoder, tmp_path):

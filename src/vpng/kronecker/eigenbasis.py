@@ -205,11 +205,10 @@ def in_eigenbasis(
     def bases_of(factors: dict[str, Basis]) -> dict[str, Basis]:
         leaves, treedef = jax.tree.flatten([factors[layer.weight] for layer in moving])
         turned = [vectors[:, ::-1] for _, vectors in eigendecompositions(leaves)]
-        made = {
+        return {
             layer.weight: basis._replace(inputs=basis.inputs[:, : rank(layer)])
             for layer, basis in zip(moving, jax.tree.unflatten(treedef, turned), strict=True)
         }
-        return {**fixed, **made}
 
     def into(bases: dict[str, Basis], tree: PyTree) -> Coordinates:
         leaves = by_path(tree)
@@ -281,7 +280,8 @@ def in_eigenbasis(
         factors, found = jax.lax.cond(looked, look, not_looked) if moving else not_looked()
 
         def turn() -> tuple[dict[str, Basis], PyTree, Array]:
-            bases = bases_of(factors)
+            # Those that never change are read off the state: a program holds nobody's data.
+            bases = {**state.bases, **bases_of(factors)}
             finite = ~Findings.in_tree(BASES, bases).any
             turned = bases, _turned(state.rule, state.bases, bases)
             kept = lambda old, now: jnp.where(finite, now, old)
@@ -332,22 +332,28 @@ def _fixed_bases(
         return {}
     if parameters is None:
         raise expected("parameters", "the problem's parameters along with calibration", None)
-    fed = [layer for layer in structure.layers if not layer.sources]
+    return _leading_bases(problem, structure, parameters, calibration, max_rank)
 
-    @jax.jit
-    def make(parameters: Parameters, batch: PyTree) -> dict[str, Basis]:
-        metric = Predictive(Probed(1), num_particles=1)
-        operator = metric.operator(problem, parameters, batch, jax.random.key(0))
-        found = statistics(structure, operator).layers
-        return {
-            layer.weight: Basis(
-                leading_eigenvectors(found[layer.weight].inputs, min(layer.num_inputs, max_rank)),
-                None,
-            )
-            for layer in fed
-        }
 
-    return make(parameters, calibration)
+@eqx.filter_jit
+def _leading_bases(
+    problem: Problem,
+    structure: Structure,
+    parameters: Parameters,
+    batch: PyTree,
+    max_rank: int,
+) -> dict[str, Basis]:
+    """The leading directions of the inputs of each layer that the data feed."""
+    metric = Predictive(Probed(1), num_particles=1)
+    operator = metric.operator(problem, parameters, batch, jax.random.key(0))
+    found = statistics(structure, operator).layers
+    return {
+        layer.weight: Basis(
+            leading_eigenvectors(found[layer.weight].inputs, min(layer.num_inputs, max_rank)), None
+        )
+        for layer in structure.layers
+        if not layer.sources
+    }
 
 
 _MOMENTS: dict[type, Callable[[Any, Callable, Callable], Any]] = {

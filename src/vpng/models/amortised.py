@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, PyTree
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -20,10 +21,20 @@ from vpng.models.saved import SavedModel, leaves_by_name, tree_from_names
 from vpng.objective import ELBO
 from vpng.problem import Parameters
 from vpng.problems.amortised import AmortisedNormal
-from vpng.training import current, iterate_averaged
+from vpng.training import Loop, current, iterate_averaged
+from vpng.training.loop import Readout
+from vpng.training.mean_elbo import mean_elbo
 
 _ROWS_AT_A_TIME = 2048
 _WORTH_AVERAGING = 50
+_MOST_BYTES_KEPT = 2**24
+_NOT_IN_A_PROGRAM = {
+    "max_epochs": 1,
+    "patience": 1,
+    "validation_fraction": 0.0,
+    "random_state": None,
+    "progress": False,
+}
 
 
 OfBatch = Callable[[AmortisedNormal, Parameters, PyTree], Array]
@@ -103,36 +114,82 @@ class AmortisedEstimator(
         problem, measured, parameters = self._setup(init_key, len(kept))
         parameters = self._begin(parameters, kept) if start is None else start
         data = self._batch(kept)
-        batch_size = min(self.batch_size, len(kept))
-        steps = max_epochs * max(len(kept) // batch_size, 1)
-        optimizer = optimizers.network_vpng(
-            problem,
-            parameters,
-            data,
-            self.learning_rate,
-            batch_size=batch_size,
-            max_rank=self._max_rank(len(kept)),
-        )
-        if self.weight_decay:
-            optimizer = optax.chain(optimizer, optax.add_decayed_weights(-self.weight_decay))
+        steps = max_epochs * self._steps_per_epoch(len(kept))
+        metrics = {}
+        if size:
+            validation = self._batch(rows[order[:size]])
+            metrics["validation_elbo"] = partial(_mean_elbo, measured, validation)
+        optimizer = self._optimizer(problem, parameters, data)
+        readout = iterate_averaged if steps >= _WORTH_AVERAGING else current
+        key = self._program_key()
+        if key is None or kept.nbytes > _MOST_BYTES_KEPT:
+            loop = self._loop(problem, parameters, data, optimizer, readout)
+        else:
+            double = jax.config.jax_enable_x64
+            loop = _compiled(type(self), key, kept.shape, kept.dtype, readout, double)
         result = train(
-            run_key,
-            problem,
-            parameters,
-            data,
-            optimizer,
-            readout=iterate_averaged if steps >= _WORTH_AVERAGING else current,
-            objective=ELBO(1, kl_weight=self.kl_weight),
-            batch_size=batch_size,
-            max_epochs=max_epochs,
-            validation=self._batch(rows[order[:size]]) if size else None,
-            measured=measured,
+            loop.on(data, metrics=metrics),
+            loop.init(parameters, run_key, optimizer),
+            num_steps=steps,
+            metric="validation_elbo" if size else None,
+            readout=readout,
             patience=self.patience,
             progress=self.progress,
         )
         self.parameters_, self.n_iter_ = result.parameters, result.epochs
         self.history_ = result.history.to_dict()
         return self
+
+    def _steps_per_epoch(self, num_data: int) -> int:
+        return max(num_data // self.batch_size, 1)
+
+    def _optimizer(
+        self, problem: AmortisedNormal, parameters: Parameters, data: PyTree
+    ) -> optax.GradientTransformation:
+        optimizer = optimizers.network_vpng(
+            problem,
+            parameters,
+            data,
+            self.learning_rate,
+            batch_size=min(self.batch_size, problem.num_data),
+            max_rank=self._max_rank(problem.num_data),
+        )
+        if self.weight_decay:
+            optimizer = optax.chain(optimizer, optax.add_decayed_weights(-self.weight_decay))
+        return optimizer
+
+    def _loop(
+        self,
+        problem: AmortisedNormal,
+        parameters: Parameters,
+        data: PyTree,
+        optimizer: optax.GradientTransformation,
+        readout: Readout,
+    ) -> Loop:
+        return Loop(
+            problem,
+            parameters,
+            data,
+            optimizer,
+            objective=ELBO(1, kl_weight=self.kl_weight),
+            batch_size=min(self.batch_size, problem.num_data),
+            record_every=self._steps_per_epoch(problem.num_data),
+            readout=readout,
+        )
+
+    def _program_key(self) -> tuple[tuple[str, Any], ...] | None:
+        """The settings that a compiled program depends on; None if they cannot be compared."""
+        own = {**self.get_params(deep=False), **self._chosen_settings()}
+        key = tuple({**own, "hidden": tuple(self.hidden), **_NOT_IN_A_PROGRAM}.items())
+        try:
+            hash(key)
+        except TypeError:
+            return None
+        return key
+
+    def _chosen_settings(self) -> dict[str, Any]:
+        """Settings that were left to the data."""
+        return {}
 
     def _check_settings(self) -> None:
         for name in ("n_components", "batch_size", "max_epochs", "patience"):
@@ -184,12 +241,44 @@ class AmortisedEstimator(
 
     def _restore(self, arrays: dict[str, np.ndarray]) -> None:
         self._check_settings()
-        self.n_features_in_ = positive_integer("n_features_in", int(arrays["n_features_in"]))
+        self._prepare(positive_integer("n_features_in", int(arrays["n_features_in"])))
         shapes = jax.eval_shape(lambda key: self._setup(key, 1).parameters, jax.random.key(0))
         self.parameters_ = tree_from_names("parameters", arrays, shapes)
 
+    def _prepare(self, width: int) -> None:
+        """What `_setup` needs besides the settings, for rows of this width."""
+        self.n_features_in_ = width
+
     def _validated(self, X: Any, reset: bool, **options: Any) -> Any:
         return validate_data(self, X, reset=reset, dtype=np.float32, **options)
+
+
+@lru_cache(maxsize=8)
+def _compiled(
+    kind: type[AmortisedEstimator],
+    settings: tuple[tuple[str, Any], ...],
+    shape: tuple[int, int],
+    dtype: DTypeLike,
+    readout: Readout,
+    _double: bool,
+) -> Loop:
+    """Training for one setting and shape of rows, compiled once: later fits of it only run.
+
+    `_double` is JAX's own setting, which a program depends on.
+    """
+    model = kind(**dict(settings))
+    model._prepare(shape[1])
+    problem, _, parameters = model._setup(jax.random.key(0), shape[0])
+    data = model._batch(np.zeros(shape, dtype))
+    optimizer = model._optimizer(problem, parameters, data)
+    return model._loop(problem, parameters, data, optimizer, readout)
+
+
+@jax.jit
+def _mean_elbo(
+    problem: AmortisedNormal, data: PyTree, parameters: Parameters, rng_key: PRNGKeyArray
+) -> Float[Array, ""]:
+    return mean_elbo(problem, data, 4)(parameters, rng_key)
 
 
 @jax.jit

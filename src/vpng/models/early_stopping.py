@@ -5,14 +5,10 @@ ends.
 from typing import NamedTuple
 
 import jax
-import optax
-from jaxtyping import PRNGKeyArray, PyTree
 
-from vpng.objective import ELBO
-from vpng.problem import Parameters, Problem
+from vpng.problem import Parameters
 from vpng.training import History, Loop, Record, TrainState
 from vpng.training.loop import Readout
-from vpng.training.mean_elbo import mean_elbo
 
 
 class KeepBest:
@@ -51,59 +47,28 @@ class Trained(NamedTuple):
 
 
 def train(
-    rng_key: PRNGKeyArray,
-    problem: Problem,
-    parameters: Parameters,
-    data: PyTree,
-    optimizer: optax.GradientTransformation,
+    loop: Loop,
+    state: TrainState,
     *,
+    num_steps: int,
+    metric: str | None,
     readout: Readout,
-    objective: ELBO,
-    batch_size: int,
-    max_epochs: int,
-    validation: PyTree | None,
-    measured: Problem,
     patience: int,
     progress: bool,
 ) -> Trained:
-    """At most `max_epochs` epochs; with a validation set those with its best ELBO.
+    """At most `num_steps` steps; with a metric the parameters where it was best.
 
     Args:
-        rng_key: the same key gives the same run.
-        problem: what is fitted.
-        parameters: where to start.
-        data: what it is fitted to.
-        optimizer: makes the steps.
+        loop: with one record an epoch.
+        state: where to start.
+        num_steps: most steps.
+        metric: the one of the loop's that is to become large; None to train to the end.
         readout: which parameters of a state count.
-        objective: the loss.
-        batch_size: data for a step.
-        max_epochs: most passes through the data.
-        validation: data that no step sees; None to train to the end.
-        measured: the problem that the validation ELBO is of, without what regularises.
-        patience: epochs without a better validation ELBO before the run ends.
+        patience: epochs without a better metric before the run ends.
         progress: whether to show a progress bar.
     """
-    per_epoch = max(problem.num_data // batch_size, 1)
-    metrics = {}
-    if validation is not None:
-        metrics["validation_elbo"] = mean_elbo(measured, validation, 4)
-    loop = Loop(
-        problem,
-        parameters,
-        data,
-        optimizer,
-        objective=objective,
-        batch_size=batch_size,
-        record_every=per_epoch,
-        metrics=metrics,
-        readout=readout,
-    )
-    keeper = KeepBest("validation_elbo", patience, jax.jit(readout))
-    result = loop.run(
-        loop.init(parameters, rng_key),
-        max_epochs * per_epoch,
-        callbacks=[keeper] if metrics else [],
-        progress=progress,
-    )
-    best = result.params if keeper.best is None else keeper.best
-    return Trained(best, result.history, len(result.history))
+    keeper = None if metric is None else KeepBest(metric, patience, jax.jit(readout))
+    callbacks = [] if keeper is None else [keeper]
+    result = loop.run(state, num_steps, callbacks=callbacks, progress=progress)
+    best = None if keeper is None else keeper.best
+    return Trained(result.params if best is None else best, result.history, len(result.history))

@@ -149,6 +149,9 @@ class VAE(AmortisedEstimator):
         likelihood = known[described["kind"]](**described["fields"])
         return super()._from_settings({**settings, "likelihood": likelihood})
 
-    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+    def _chosen_settings(self) -> dict[str, Any]:
+        return {"likelihood": self.likelihood_}
+
+    def _prepare(self, width: int) -> None:
+        super()._prepare(width)
         self.likelihood_ = self.likelihood
-        super()._restore(arrays)

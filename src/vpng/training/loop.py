@@ -148,8 +148,15 @@ class Loop:
         self._readout = jax.jit(readout, **whole)
         self._measure = _compile_metrics(metrics or {}, state, readout, self._layout)
 
-    def on(self, data: PyTree | AbstractData) -> "Loop":
-        """The same compiled steps on other data of the same shapes; the metrics stay as they are.
+    def on(
+        self, data: PyTree | AbstractData, *, metrics: Mapping[str, Metric] | None = None
+    ) -> "Loop":
+        """The same compiled steps on other data of the same shapes.
+
+        Args:
+            data: what the steps see.
+            metrics: measured instead of those that the loop was made with, and not compiled by it;
+                None for the same ones.
 
         Raises:
             InputError: if the data differ in structure, shape or type.
@@ -163,11 +170,26 @@ class Loop:
         if kinds[0] != kinds[1]:
             raise expected("data", "the shapes and types of the loop's own data", "others")
         other._identity = None
+        if metrics is not None:
+            other._measure = lambda state: _floats(_evaluated(metrics, state, self._readout))
         return other
 
-    def init(self, params: Parameters, rng_key: PRNGKeyArray) -> TrainState:
-        """The state before the first step."""
-        return self._placed(init_state(rng_key, params, self._optimizer, self._batches))
+    def init(
+        self,
+        params: Parameters,
+        rng_key: PRNGKeyArray,
+        optimizer: optax.GradientTransformation | None = None,
+    ) -> TrainState:
+        """The state before the first step.
+
+        Args:
+            params: where to start.
+            rng_key: the same key gives the same run.
+            optimizer: one that differs from the loop's own in nothing but the state that it starts
+                with; None for the loop's own.
+        """
+        optimizer = self._optimizer if optimizer is None else optimizer
+        return self._placed(init_state(rng_key, params, optimizer, self._batches))
 
     def _placed(self, state: PyTree) -> PyTree:
         return state if self._layout is None else self._layout.put_state(state)
@@ -279,14 +301,21 @@ def _compile_metrics(
     if not metrics:
         return lambda state: {}
 
-    def evaluate(state: TrainState) -> dict[str, Array]:
-        # Apart from the keys of the steps, and the same at every record: common random numbers.
-        key = jax.random.fold_in(state.rng_key, 2**32 - 1)
-        params = readout(state)
-        return {name: metric(params, key) for name, metric in metrics.items()}
+    measure = compiled(layout, lambda state: _evaluated(metrics, state, readout), state)
+    return lambda state: _floats(measure(state))
 
-    measure = compiled(layout, evaluate, state)
-    return lambda state: {name: float(value) for name, value in measure(state).items()}
+
+def _floats(values: Mapping[str, Array]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
+
+
+def _evaluated(
+    metrics: Mapping[str, Metric], state: TrainState, readout: Readout
+) -> dict[str, Array]:
+    # Apart from the keys of the steps, and the same at every record: common random numbers.
+    key = jax.random.fold_in(state.rng_key, 2**32 - 1)
+    params = readout(state)
+    return {name: metric(params, key) for name, metric in metrics.items()}
 
 
 def _record(
