@@ -186,7 +186,11 @@ def test_a_standardised_start_commutes_with_scaling():
 
 @pytest.mark.parametrize("kind", [VAE, PoissonFactorization, BayesianLogisticRegression])
 def test_constructors_follow_the_conventions(kind):
-    """scikit-learn's checks that need no fit; `tools/estimator_checks.py` has all of them."""
+    """scikit-learn's checks that need no fit; `tools/estimator_checks.py` has all of them.
+
+    All that apply pass there. Two do not apply to `PoissonFactorization`, those of sparse input;
+    `test_sparse_rows_are_the_same_rows` stands for them and says why.
+    """
     name = kind.__name__
     check_complex_data(name, kind())
     check_do_not_raise_errors_in_init_or_set_params(name, kind())
