@@ -19,8 +19,9 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from vpng.datasets import EDITIONS, load_movielens, rating_matrix, synthetic_ratings
+from vpng.datasets import EDITIONS, Shape, load_movielens, rating_matrix, synthetic_ratings
 
+SYNTHETIC = Shape(num_users=8_000, num_items=500, num_ratings=320_000)
 Scorer = Callable[[np.ndarray], np.ndarray]
 
 
@@ -30,7 +31,7 @@ def say(text: str) -> None:
 
 def load(name: str) -> np.ndarray:
     if name == "synthetic":
-        return rating_matrix(synthetic_ratings()).counts
+        return rating_matrix(synthetic_ratings(SYNTHETIC)).counts
     return rating_matrix(load_movielens(name), min_ratings=EDITIONS[name].min_ratings).counts
 
 
