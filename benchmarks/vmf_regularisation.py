@@ -30,6 +30,7 @@ from vpng.training.mean_elbo import mean_elbo
 from vpng.transform import iterate_average
 
 BATCH = 64
+LIMITS = (-1600.0, -700.0)
 Curves = dict[str, list[float]]
 Optimizer = Callable[[MatrixFactorization, Parameters, Counted], optax.GradientTransformation]
 
@@ -131,12 +132,13 @@ def draw(curves: dict[str, list[Curves]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, 2, figsize=(9.0, 3.6), sharex=True)
+    for panel in panels:
+        panel.set(prop_cycle=plt.cycler(color=plt.get_cmap("tab20").colors), ylim=LIMITS)
     for name, runs in curves.items():
         for panel, part in zip(panels, ("train", "test"), strict=True):
             values = np.mean([run[part] for run in runs], axis=0)
             panel.plot(runs[0]["epoch"], values, label=name, lw=1.2)
             panel.set(xlabel="epoch", ylabel=f"{part} ELBO per user")
-    panels[1].set_ylim(-1600.0, None)
     panels[0].legend(fontsize=6)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
