@@ -116,10 +116,12 @@ def ours(**settings):
 
 
 def contenders(small: bool) -> dict[str, dict[str, Callable]]:
-    """Methods by name, each a grid of fits by label; more rows need less regularisation."""
+    """Methods by name, each a grid of fits by label, around what is best for data of that size."""
     if small:
+        factors, regularisations, components = (32, 64, 128), (1.0, 3.0, 10.0), (20, 40, 80)
         batch_size, decays, most, lengths = 64, (0.003, 0.01), 100, (25, 50)
     else:
+        factors, regularisations, components = (16, 32, 64), (10.0, 30.0, 100.0), (10, 20, 40)
         batch_size, decays, most, lengths = 500, (0.0, 0.001), 40, (20,)
     endings = {
         "stopped early": {"max_epochs": most},
@@ -132,11 +134,11 @@ def contenders(small: bool) -> dict[str, dict[str, Callable]]:
         "popularity": {"": popularity},
         "implicit ALS": {
             f"factors {k}, regularisation {r:g}, alpha {a:g}": als(k, r, a)
-            for k, r, a in product((32, 64, 128), (1.0, 3.0, 10.0), (0.1, 0.3, 1.0))
+            for k, r, a in product(factors, regularisations, (0.1, 0.3, 1.0))
         },
         "NMF with KL loss": {
             f"components {k}, penalty {p:g}": nmf(k, p)
-            for k, p in product((20, 40, 80), (1e-3, 1e-2, 1e-1))
+            for k, p in product(components, (1e-3, 1e-2, 1e-1))
         },
         "PoissonFactorization": {
             f"dropout {d:g}, weight decay {w:g}, {label}": ours(
