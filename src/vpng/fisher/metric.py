@@ -192,9 +192,7 @@ class Sum(AbstractMetric):
     def operator(
         self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
-        first, *rest = (
-            term.operator(problem, parameters, batch, rng_key) for term in self.terms
-        )
+        first, *rest = (term.operator(problem, parameters, batch, rng_key) for term in self.terms)
         return sum(rest, start=first)
 
     def __add__(self, other: AbstractMetric) -> "Sum":
