@@ -122,7 +122,7 @@ def contenders(small: bool) -> dict[str, dict[str, Callable]]:
         batch_size, decays, most, lengths = 64, (0.003, 0.01), 100, (25, 50)
     else:
         factors, regularisations, components = (16, 32, 64), (10.0, 30.0, 100.0), (10, 20, 40)
-        batch_size, decays, most, lengths = 500, (0.0, 0.001), 40, (20,)
+        batch_size, decays, most, lengths = 500, (0.003, 0.01, 0.03), 40, (20,)
     endings = {
         "stopped early": {"max_epochs": most},
         **{

@@ -28,6 +28,9 @@ def draw(report: dict, path: Path) -> None:
             axes[1, column].loglog(values, memory, "o-", label=METHODS[method])
         axes[0, column].set(xlabel=name, ylabel="ms a step")
         axes[1, column].set(xlabel=name, ylabel="MB at most")
+        for panel in axes[:2, column]:
+            panel.set_xticks(values, [str(value) for value in values])
+            panel.minorticks_off()
     for column, (case, found) in enumerate(report["scaling"].items()):
         for method, answer in found["methods"].items():
             counts = [int(count) for count in answer["modelled"]]
