@@ -115,16 +115,13 @@ def program(case: Case, method: str, layout: Layout | None) -> Program:
 
 
 def factor_bytes(state: TrainState) -> int:
-    """Bytes of all matrices A and G that a Kronecker-factored curvature is made of.
-
-    Some are known to be diagonal and kept as such; they count as the matrices that they are.
-    """
+    """Bytes of all factors that a Kronecker-factored curvature keeps."""
     from vpng.kronecker.averages import Averages
 
     nodes = jax.tree.leaves(state.optimizer, is_leaf=lambda node: isinstance(node, Averages))
     return sum(
-        leaf.nbytes * (leaf.size if leaf.ndim == 1 else 1)
+        leaf.nbytes
         for node in nodes
         if isinstance(node, Averages)
-        for leaf in jax.tree.leaves((node.sums.layers, node.sums.couplings))
+        for leaf in jax.tree.leaves(node.sums)
     )

@@ -13,12 +13,9 @@ from types import MappingProxyType
 WORKER = Path(__file__).with_name("worker.py")
 
 
-def launch(*arguments: str, cache: Path | None = None) -> subprocess.Popen:
-    """A worker, its output and errors captured; it may find compiled programs in `cache`."""
+def launch(*arguments: str) -> subprocess.Popen:
+    """A worker, its output and errors captured."""
     clean = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    if cache is not None:
-        clean["JAX_COMPILATION_CACHE_DIR"] = str(cache)
-        clean["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     return subprocess.Popen(
         [sys.executable, str(WORKER), *arguments],
         stdout=subprocess.PIPE,

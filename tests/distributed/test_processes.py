@@ -28,7 +28,7 @@ def test_a_killed_process_stops_the_others_and_fewer_go_on(tmp_path):
     assert "RESULT" not in out
     assert "another process of this run is gone" in err
     assert any(int(path.stem[5:]) >= 20 for path in (tmp_path / "run").glob("step-*.vpng"))
-    resumed = result(launch(*kept, "--reference", cache=tmp_path / "cache"))
+    resumed = result(launch(*kept, "--reference"))
     assert resumed["read"] == list(range(67))
     np.testing.assert_allclose(
         resumed["params"]["block"], resumed["alone"]["block"], rtol=0, atol=1e-10

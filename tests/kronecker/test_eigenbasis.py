@@ -92,9 +92,10 @@ def test_leading_eigenvectors_are_ordered_and_orthonormal():
     assert (np.diff(sizes) < 0).all()
 
 
-def test_calibrated_inputs_span_the_data(setup, structure):
-    """The frozen basis of the first layer is that of E[(x, 1) (x, 1)^T] over the data."""
-    transform = in_eigenbasis(
+@pytest.fixture
+def calibrated(setup, structure):
+    """Five frozen directions of the data, and nothing else done to the gradient."""
+    return in_eigenbasis(
         setup.problem,
         structure,
         optax.identity(),
@@ -102,8 +103,12 @@ def test_calibrated_inputs_span_the_data(setup, structure):
         parameters=setup.parameters,
         max_rank=5,
     )
+
+
+def test_calibrated_inputs_span_the_data(setup, structure, calibrated):
+    """The frozen basis of the first layer is that of E[(x, 1) (x, 1)^T] over the data."""
     first = structure.layers[0]
-    basis = transform.init(setup.parameters).bases[first.weight].inputs
+    basis = calibrated.init(setup.parameters).bases[first.weight].inputs
     homogeneous = jnp.concatenate([setup.data, jnp.ones((64, 1))], axis=1)
     moment = homogeneous.T @ homogeneous / 64
     assert basis.shape == (13, 5)
@@ -111,21 +116,13 @@ def test_calibrated_inputs_span_the_data(setup, structure):
     np.testing.assert_allclose(basis @ basis.T, reference @ reference.T, atol=1e-4)
 
 
-def test_a_compiled_update_holds_no_calibration_of_its_own(setup, structure):
+def test_a_compiled_update_holds_no_calibration_of_its_own(setup, structure, calibrated):
     """It turns into the frozen basis that the state brings: B B^T g with the identity as rule."""
-    transform = in_eigenbasis(
-        setup.problem,
-        structure,
-        optax.identity(),
-        calibration=setup.data,
-        parameters=setup.parameters,
-        max_rank=5,
-    )
-    first, state = structure.layers[0], transform.init(setup.parameters)
+    first, state = structure.layers[0], calibrated.init(setup.parameters)
     basis = orthogonal(0, 13)[:, :5]
     state = state._replace(bases={**state.bases, first.weight: Basis(basis, None)})
     gradient = gradient_of(setup, 0)
-    updates, after = jax.jit(transform.update)(
+    updates, after = jax.jit(calibrated.update)(
         gradient, state, setup.parameters, batch=setup.data, rng_key=jax.random.key(0)
     )
     np.testing.assert_array_equal(after.bases[first.weight].inputs, basis)

@@ -69,7 +69,7 @@ def balanced(costs: Sequence[float], count: int) -> list[list[int]]:
 def _shared(
     layout: Layout, tasks: Sequence[Task], shares: list[list[int]], sizes: Sequence[int]
 ) -> list[Float[Array, " size"]]:
-    """The packed results of every share, on all devices, each by the cheaper of two ways.
+    """The packed results of every share, on all devices, by the cheaper of two ways.
 
     Shares differ in length. Filled up to the longest one they can go to all devices at once
     (all-gather). Or each is cut into as many pieces as there are devices, every device gets one
@@ -79,7 +79,7 @@ def _shared(
     count = layout.num_devices
     lengths = [sum(sizes[i] for i in share) for share in shares]
     widths = [-(-length // count) for length in lengths]
-    at_once = count * max(lengths) <= count * max(widths) + count * sum(widths)
+    at_once = max(lengths) <= max(widths) + sum(widths)
     operands = tuple(task.operands for task in tasks)
     dtype = jnp.result_type(*jax.tree.leaves(operands))
 
