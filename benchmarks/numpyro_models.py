@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", help="only cases whose name contains one of these")
     parser.add_argument("--quick", action="store_true", help="few steps: does it run at all?")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--adam-seconds", type=float, default=10.0)
     parser.add_argument("--out", type=Path, help="directory for the JSON file and the chart")
     options = parser.parse_args()

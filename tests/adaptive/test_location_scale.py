@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ from numpyro.distributions.transforms import biject_to
 
 from vpng import FisherOperator, Parameters
 from vpng.adaptive import Cholesky, Evaluation, LocationScale, Particles, PerCoordinate
+from vpng.adaptive.geometry import NoiseHere
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -55,13 +57,13 @@ def operator(geometry, params, noise):
     return FisherOperator(params, lambda p: root.T @ latent(geometry, p, noise))
 
 
-def brute_force(geometry, params):
+def brute_force(geometry, params, curvature=CURVATURE):
     """E over eps of J^T G J by the 2d points of +-sqrt(d) e_i, exact for an affine J."""
     flat, unravel = ravel_pytree(params)
     noises = np.sqrt(DIMENSION) * np.concatenate([np.eye(DIMENSION), -np.eye(DIMENSION)])
     latents = jax.vmap(lambda v, noise: latent(geometry, unravel(v), noise), (None, 0))
     jacobians = jax.jit(jax.jacfwd(latents))(flat, noises)
-    total = np.einsum("kai,ab,kbj->ij", jacobians, CURVATURE, jacobians) / len(noises)
+    total = np.einsum("kai,ab,kbj->ij", jacobians, curvature, jacobians) / len(noises)
 
     def log_diagonal(vector):
         scale = geometry.transforms[0](unravel(vector).variational["s"])
@@ -82,7 +84,7 @@ def test_solve_and_square_are_those_of_the_expected_matrix(make):
     def use(params, gradient):
         here = lambda: operator(geometry, params, jnp.zeros(DIMENSION))
         prepared = geometry.prepare(
-            geometry.init(params), here, params, jnp.asarray(0.0), jnp.asarray(1.0)
+            geometry.init(params), here, params, jnp.asarray(0.0), jnp.asarray(1.0), None
         )
         solved, _ = ravel_pytree(prepared.solve(unravel(gradient)))
         return solved, prepared.square(unravel(gradient)), prepared.finite
@@ -94,19 +96,69 @@ def test_solve_and_square_are_those_of_the_expected_matrix(make):
 
 
 @pytest.mark.parametrize("make", [diagonal, triangular])
+def test_loud_directions_are_slowed_down(make):
+    """The covariance of the noise counts as curvature where a step goes, not in its length."""
+    geometry, params = make()
+    geometry = eqx.tree_at(lambda g: g.loudest, geometry, 1e9)
+    noises = np.random.default_rng(1).normal(size=(5, 4))
+    loud = noises.T @ noises
+    flat, unravel = ravel_pytree(params)
+    gradient = np.random.default_rng(0).normal(size=flat.size)
+
+    @jax.jit
+    def use(params, gradient, rate, part):
+        here = lambda: operator(geometry, params, jnp.zeros(DIMENSION))
+        prepared = geometry.prepare(
+            geometry.init(params),
+            here,
+            params,
+            jnp.asarray(0.0),
+            jnp.asarray(1.0),
+            NoiseHere(jnp.asarray(loud), rate, part),
+        )
+        solved, _ = ravel_pytree(prepared.solve(unravel(gradient)))
+        return solved, prepared.square(unravel(gradient)), prepared.state.noise
+
+    solved, square, kept = use(params, gradient, 0.5, 0.4)
+    slowed = brute_force(geometry, params, CURVATURE + 0.2 * loud)
+    np.testing.assert_allclose(solved, np.linalg.solve(slowed, gradient), rtol=1e-9)
+    np.testing.assert_allclose(
+        square, gradient @ brute_force(geometry, params) @ gradient, rtol=1e-10
+    )
+    np.testing.assert_allclose(kept, 0.5 * loud, rtol=1e-12)
+
+
+def test_noise_without_end_slows_nothing_down():
+    geometry, params = diagonal()
+    gradient = jax.tree.map(jnp.ones_like, params)
+
+    @jax.jit
+    def solve(params, level):
+        here = lambda: operator(geometry, params, jnp.zeros(DIMENSION))
+        zero, one = jnp.asarray(0.0), jnp.asarray(1.0)
+        noise = NoiseHere(level * jnp.eye(4), one, one)
+        prepared = geometry.prepare(geometry.init(params), here, params, zero, one, noise)
+        return prepared.solve(gradient).variational["m"]
+
+    quiet, some, endless = (solve(params, level) for level in (0.0, 10.0, 1e5))
+    np.testing.assert_allclose(endless, quiet, rtol=1e-3)
+    assert np.linalg.norm(some) < 0.5 * np.linalg.norm(quiet)
+
+
+@pytest.mark.parametrize("make", [diagonal, triangular])
 def test_a_metric_that_is_not_finite_does_not_enter_the_average(make):
     geometry, params = make()
-    before = geometry.init(params) + jnp.eye(4)
+    before = jax.tree.map(lambda leaf: leaf + jnp.eye(4), geometry.init(params))
 
     @jax.jit
     def prepare(params):
         broken = FisherOperator(params, lambda p: jnp.nan * latent(geometry, p, jnp.zeros(3)))
         damping, weight = jnp.asarray(1e-3), jnp.asarray(0.5)
-        prepared = geometry.prepare(before, lambda: broken, params, damping, weight)
+        prepared = geometry.prepare(before, lambda: broken, params, damping, weight, None)
         return prepared.state, prepared.finite
 
     state, finite = prepare(params)
-    np.testing.assert_array_equal(state, before)
+    jax.tree.map(np.testing.assert_array_equal, state, before)
     assert not bool(finite)
 
 
@@ -168,6 +220,11 @@ def test_derivatives_in_the_location_give_the_whole_gradient(make):
     loss = objective(geometry, jax.random.normal(jax.random.key(0), (2, 1, DIMENSION)))
     both = jax.jit(lambda params: (geometry.evaluate(loss, params), loss.halves(params)))
     found, expected = both(params)
+    gradients, _ = found.draws
+    of_halves = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), found.gradients)
+    mean, _ = ravel_pytree((of_halves.model, of_halves.variational["m"]))
+    np.testing.assert_allclose(jnp.mean(gradients, axis=0), mean, rtol=1e-12)
+    found = found._replace(draws=None)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)

@@ -127,6 +127,26 @@ def test_a_share_of_doubtful_signal_falls_in_the_end():
     assert share(1.0, 10_000) == 1.0
 
 
+def test_a_step_with_far_more_noise_than_usual_is_shortened():
+    """Thirty times the noise has nine hundred times the power: the step goes a fifteenth as far."""
+    rule = Adaptive(AveragedDense(), 1)
+    state, _ = runner(rule, quadratic, noise=2.0, num_steps=40)(jax.random.key(5))
+    rows = lambda p: ROOT.T @ p.variational["x"]
+    metric_at = lambda p: lambda: FisherOperator(p, rows)
+    noisy = lambda params, draw: quadratic(params) + draw @ params.variational["x"]
+
+    @jax.jit
+    def share(level, state):
+        # Draws that take back what they do at the two points leave the step before accepted.
+        signs = jnp.array([[[1.0, 0.0], [1.0, 0.0]], [[-1.0, 0.0], [-1.0, 0.0]]])
+        here = state._replace(candidate=state.accepted)
+        return rule.step(here, Drawn(noisy, level * signs @ ROOT.T), metric_at)[1].share[0]
+
+    known = state._replace(noise=jnp.array([1.0]))
+    usual, loud = share(1.0, known), share(30.0, known)
+    np.testing.assert_allclose(loud / usual, np.sqrt(4.0 / 900.0), rtol=0.05)
+
+
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -1e12])
 def test_a_loss_that_breaks_down_is_never_entered(bad):
     """Beyond a wall the loss is not a number, infinite, or absurdly good: never accepted."""

@@ -7,8 +7,9 @@ import pytest
 
 from vpng import InputError, fit, optimizers
 from vpng.distributed import Layout, Sharded, agree, from_first, join, make_mesh
-from vpng.distributed.divided import Task, balanced, divided
+from vpng.distributed.divided import Task, _beginning, balanced, divided
 from vpng.distributed.faults import LostProcessError, stopping_if_lost
+from vpng.distributed.orthogonal import from_reflections, reflections
 from vpng.distributed.processes import agreed
 from vpng.distributed.symmetric import gram, mirrored, pack, unpack
 from vpng.problem import Parameters
@@ -28,6 +29,15 @@ def test_a_triangle_fits_half_a_square(size):
     np.testing.assert_array_equal(np.diagonal(whole), np.diagonal(matrix).astype(np.float32))
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_an_orthogonal_matrix_fits_half_a_square(size, x64):
+    matrix = np.linalg.qr(np.random.default_rng(size).normal(size=(size, size)))[0]
+    packed = reflections(jnp.asarray(matrix))
+    assert packed.size <= (size + 1) * (size + 2) / 2
+    again = from_reflections(packed, size)
+    np.testing.assert_allclose(np.abs(again.T @ matrix), np.eye(size), atol=1e-14)
+
+
 def test_gram_sums_over_all_leading_axes():
     vectors = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 5)), jnp.float32)
     expected = np.einsum("abi,abj->ij", vectors, vectors)
@@ -40,6 +50,18 @@ def test_work_is_shared_evenly():
     costs = [5.0, 1.0, 4.0, 2.0, 3.0]
     assert max(sum(costs[i] for i in share) for share in shares) == 5.0
     assert balanced([1.0], 8) == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "begin"),
+    [
+        ([5, 5, 5, 5], 5),  # as long as each other: all at once
+        ([400], 0),  # one alone: in pieces
+        ([300, 60, 60, 60], 60),  # one that is longer: what it has more goes in pieces
+    ],
+)
+def test_shares_travel_the_cheapest_way(lengths, begin):
+    assert _beginning(lengths, 4) == begin
 
 
 def test_tasks_on_one_device_are_done_in_turn():

@@ -8,7 +8,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from vpng.adaptive.geometry import AbstractGeometry, Prepared, averaged, diagonal_floor
+from vpng.adaptive.geometry import AbstractGeometry, NoiseHere, Prepared, averaged, diagonal_floor
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
 
@@ -31,6 +31,7 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
+        noise: NoiseHere | None,
     ) -> Prepared[Float[Array, "P P"]]:
         matrix, finite = averaged(state, lambda: metric().to_dense(), weight)
         _, unravel = ravel_pytree(params)

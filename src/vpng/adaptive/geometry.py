@@ -22,11 +22,13 @@ class Evaluation(NamedTuple):
         losses: of every particle, in two halves one after the other.
         gradients: of the two halves, along the first axis of every leaf.
         scores: mean scores of the approximation over the same halves, or None.
+        draws: gradients and scores of every particle in the coordinates of the metric, if known.
     """
 
     losses: Float[Array, " K"]
     gradients: Parameters
     scores: Parameters | None
+    draws: tuple[Float[Array, "K n"], Float[Array, "K n"]] | None = None
 
 
 class Particles(NamedTuple):
@@ -41,6 +43,20 @@ class Particles(NamedTuple):
     losses: Float[Array, " K"]
     gradients: PyTree
     scores: PyTree
+
+
+class NoiseHere(NamedTuple):
+    """How much the particles of one step disagree about the gradient.
+
+    Attributes:
+        covariance: of the mean gradient, in the units of the metric.
+        rate: weight of it in the average over steps, from 0 to 1.
+        part: of that average to be added to the metric.
+    """
+
+    covariance: Float[Array, "n n"]
+    rate: Float[Array, ""]
+    part: Float[Array, ""]
 
 
 class Objective(Protocol):
@@ -123,6 +139,7 @@ class AbstractGeometry(eqx.Module, Generic[State]):
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
+        noise: NoiseHere | None,
     ) -> Prepared[State]:
         """The metric at `params`.
 
@@ -132,6 +149,7 @@ class AbstractGeometry(eqx.Module, Generic[State]):
             params: the point.
             damping: relative to the metric's diagonal.
             weight: of this metric in the average over steps, from 0 to 1.
+            noise: of this step's gradient; None if `evaluate` gives no draws.
         """
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
-from vpng.adaptive.geometry import AbstractGeometry, Prepared
+from vpng.adaptive.geometry import AbstractGeometry, NoiseHere, Prepared
 from vpng.curvature import AbstractCurvature, auto
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
@@ -37,6 +37,7 @@ class Linearised(AbstractGeometry[PyTree]):
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
+        noise: NoiseHere | None,
     ) -> Prepared[PyTree]:
         operator = metric()
         flat, unravel = ravel_pytree(params)

@@ -10,6 +10,9 @@ E over eps of the rest is known, since E[eps eps^T] = I:
 where the second terms are the curvature of the negative entropy. The blocks of m and S do not
 couple. No P x P matrix is formed, and one draw is enough for all directions of L.
 
+Noise of the gradient in m has a covariance C, and that in S, f eps^T, has about C in every column:
+C is added to G where noise is all there is, and slows both blocks down alike.
+
 The gradient in S is the mean over K draws of f_k eps_k^T, f_k the gradient in z. While m is far
 off, f_k is large and nearly the same for all draws, and this is mostly noise. Since E[eps] = 0, the
 mean of the other draws may be subtracted from every f_k, which leaves
@@ -31,6 +34,7 @@ from numpyro.distributions.transforms import Transform
 from vpng.adaptive.geometry import (
     AbstractGeometry,
     Evaluation,
+    NoiseHere,
     Objective,
     Prepared,
     averaged,
@@ -204,7 +208,19 @@ class Cholesky(AbstractScale):
         return jnp.sum(step * (matrix @ step)) + jnp.sum(relative**2) / self.num_data
 
 
-class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
+class Averages(NamedTuple):
+    """What is averaged over steps.
+
+    Attributes:
+        metric: G, with the model's parameters before the latents.
+        noise: the covariance of the gradient in the same coordinates.
+    """
+
+    metric: Float[Array, "n n"]
+    noise: Float[Array, "n n"]
+
+
+class LocationScale(AbstractGeometry[Averages]):
     """The metric of z = m + S eps and of the model's parameters.
 
     Attributes:
@@ -212,6 +228,8 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
         scales: names of the scale parameters, S when put together in this order; none for a point.
         transforms: from each unconstrained scale parameter to the scale.
         kind: how S is parameterised.
+        loudest: noise over curvature beyond which noise no longer slows steps down: there the
+            approximation is far too wide, and has to shrink before anything else.
     """
 
     many_solves: ClassVar[bool] = True
@@ -222,6 +240,7 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
     scales: tuple[str, ...] = eqx.field(static=True)
     transforms: tuple[Transform, ...] = eqx.field(static=True)
     kind: AbstractScale
+    loudest: float = 60.0
 
     def evaluate(self, objective: Objective, params: Parameters) -> Evaluation:
         """All from the derivatives of every particle in its location: f_k, and S^-T eps_k."""
@@ -241,6 +260,7 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
             named = zip((*self.locations, *self.scales), (*means, *raw), strict=True)
             return Parameters(dict(named), model)
 
+        everything = jax.vmap(lambda centre: ravel_pytree(centre)[0])
         flat = jax.vmap(lambda centre: ravel_pytree(centre[1])[0])
         scores = jax.tree.map(lambda leaf: leaf / self.kind.num_data, particles.scores)
         noises = jax.vmap(lambda score: self.kind.noise(scale, score))(flat(particles.scores))
@@ -249,6 +269,7 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
             particles.losses,
             jax.vmap(half)(*pieces(particles.gradients)),
             jax.vmap(half)(*pieces(scores)),
+            (everything(particles.gradients), everything(scores)),
         )
 
     def blocks(self, tree: Parameters) -> tuple[PyTree, ...]:
@@ -270,23 +291,32 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
         }
         return Parameters(variational, jax.tree.map(lambda leaf: factors[0] * leaf, tree.model))
 
-    def init(self, params: Parameters) -> Float[Array, "n n"]:
+    def init(self, params: Parameters) -> Averages:
         flat, _ = self._centre(params)
-        return jnp.zeros((flat.size, flat.size), flat.dtype)
+        zeros = jnp.zeros((flat.size, flat.size), flat.dtype)
+        return Averages(zeros, zeros)
 
     def prepare(
         self,
-        state: Float[Array, "n n"],
+        state: Averages,
         metric: MetricHere,
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
-    ) -> Prepared[Float[Array, "n n"]]:
+        noise: NoiseHere | None,
+    ) -> Prepared[Averages]:
         active, embed = self._active(params)
         here = lambda: metric().restricted(active, embed).to_dense()
-        matrix, finite = averaged(state, here, weight)
-        factor = Factor.of(matrix, damping)
-        latents = factor.trailing(ravel_pytree(params.model)[0].size)
+        matrix, finite = averaged(state.metric, here, weight)
+        slowed, loud = matrix, state.noise
+        if noise is not None:
+            new = (1 - noise.rate) * loud + noise.rate * noise.covariance
+            loud = jnp.where(noise.rate > 0, new, loud)
+            over = jnp.mean(jnp.diagonal(loud) / diagonal_floor(jnp.diagonal(matrix)))
+            slowed = matrix + noise.part / (1.0 + (over / self.loudest) ** 4) * loud
+        factor = Factor.of(slowed, damping)
+        first = ravel_pytree(params.model)[0].size
+        latents = factor.trailing(first)
         constrained, unconstrain = self._scale(params)
 
         def solve(gradient: Parameters) -> Parameters:
@@ -309,11 +339,11 @@ class LocationScale(AbstractGeometry[Float[Array, "n n"]]):
                 raw, moved = self._raw(params), self._raw(step)
                 now, motion = jax.jvp(self._constrain, (raw,), (moved,))
                 total = total + self.kind.square(
-                    latents.matrix, self.kind.join(now)[0], self.kind.join(motion)[0]
+                    matrix[first:, first:], self.kind.join(now)[0], self.kind.join(motion)[0]
                 )
             return total
 
-        return Prepared(solve, square, matrix, finite)
+        return Prepared(solve, square, Averages(matrix, loud), finite)
 
     def _active(self, params: Parameters) -> tuple[tuple, Callable[[tuple], Parameters]]:
         """The model's parameters and the location, and how to put others in their place."""

@@ -12,9 +12,13 @@ without bias. With them the loss is evaluated at the candidate and at the last a
 4. the gradients of two halves of the particles, g_a and g_b, tell signal from noise: the part
    alpha = g_a.F^-1 g_b / g.F^-1 g of the direction is signal, and the best step on a noisy
    quadratic is alpha u, for every block of parameters that the metric does not couple. Steps
-   whose noise costs hardly a tenth of a nat are taken in any case: along a curved valley the
-   signal is small and the way is long. What noise may cost falls with the number of steps, so
-   that the iterates average it away and settle.
+   whose noise costs no more than a nat are taken in any case: along a curved valley the signal is
+   small and the way is long. What noise may cost falls with the number of steps, so that the
+   iterates average it away and settle;
+5. where noise is all there is, its covariance over the particles, in nats, is added to the metric:
+   a few loud directions then do not slow down the quiet ones. A step with far more noise than
+   usual is shortened: tails of the posterior that are heavier than those of the approximation
+   look like that.
 
 The gradient may carry a control variate: the score of q, which has mean zero and which for an
 approximation that can match the posterior cancels the gradient's noise entirely. Its coefficient is
@@ -29,7 +33,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from vpng.adaptive.geometry import AbstractGeometry, Evaluation, Objective, Prepared
+from vpng.adaptive.geometry import (
+    AbstractGeometry,
+    Evaluation,
+    NoiseHere,
+    Objective,
+    Prepared,
+)
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
 
@@ -118,6 +128,8 @@ class Adaptive(eqx.Module):
         shortest_memory: least number of steps over which signal and noise are told apart.
         tolerated_noise: nats that noise may cost at first; it falls as 1 / (1 + (t / 50)^2).
         free_steps: number of steps after which shares begin to fall with their number.
+        usual_noise: a step whose noise has more than this multiple of the usual power is shortened.
+        quiet: nats of noise in one direction at which that direction is stepped half as far.
         metric_period: steps between evaluations of the metric, once noise is most of the gradient.
     """
 
@@ -125,10 +137,12 @@ class Adaptive(eqx.Module):
     num_data: int | float = eqx.field(static=True)
     initial_damping: float = 1e-2
     minimum_damping: float = 1e-6
-    initial_share: float = 0.1
+    initial_share: float = 0.3
     shortest_memory: float = 3.0
-    tolerated_noise: float = 0.1
+    tolerated_noise: float = 1.0
     free_steps: float = 50.0
+    usual_noise: float = 4.0
+    quiet: float = 2.0
     metric_period: int = eqx.field(default=4, static=True)
 
     def init(self, params: Parameters) -> AdaptiveState:
@@ -192,7 +206,10 @@ class Adaptive(eqx.Module):
         weight = jnp.maximum(weight, 1.0 / (state.step + 1.0))
         due = (jnp.max(share) > 0.5) | (state.step % self.metric_period == 0)
         weight = jnp.where(accepted & due, weight, 0.0)
-        prepared = self.geometry.prepare(state.geometry, metric_at(point), point, damping, weight)
+        noise_here = self._noise(state, evaluation, accepted)
+        prepared = self.geometry.prepare(
+            state.geometry, metric_at(point), point, damping, weight, noise_here
+        )
         # g_a.F^-1 g_b from g = (g_a + g_b) / 2 and d = (g_a - g_b) / 2.
         apart = jax.tree.map(lambda leaf: 0.5 * (leaf[0] - leaf[1]), halves)
         scores = self._scores(evaluation)
@@ -207,6 +224,8 @@ class Adaptive(eqx.Module):
         total = power + noise
         nats = self.num_data * noise
         unknown = state.noise == jnp.finfo(noise.dtype).max
+        usual = self.usual_noise * state.noise
+        calm = jnp.sqrt(jnp.where(nats > usual, usual / jnp.where(nats > 0, nats, 1.0), 1.0))
         agreement = jnp.where(total > 0, (power - noise) / jnp.where(total > 0, total, 1.0), 0.0)
         rate = jnp.where(usable & jnp.all(jnp.isfinite(agreement)), 1.0 / state.memory, 0.0)
         blend = lambda old, new: jnp.where(rate > 0, (1 - rate) * old + rate * new, old)
@@ -219,6 +238,7 @@ class Adaptive(eqx.Module):
         memory = jnp.maximum(memory, jnp.minimum(self.shortest_memory, state.step + 1.0))
 
         length = jnp.minimum(jnp.minimum(share, longest), self.geometry.longest(direction, point))
+        length = calm * length
         step = self.geometry.by_block(-length, direction)
         square = prepared.square(step)
         next_state = AdaptiveState(
@@ -240,6 +260,22 @@ class Adaptive(eqx.Module):
         )
         loss = jnp.mean(jnp.where(accepted, evaluation.losses, before))
         return _strong(next_state, state), AdaptiveInfo(loss, accepted, length, damping, ratio)
+
+    def _noise(
+        self, state: AdaptiveState, evaluation: Evaluation, accepted: Bool[Array, ""]
+    ) -> NoiseHere | None:
+        """The covariance of the mean gradient, for a geometry that knows every particle's."""
+        if evaluation.draws is None:
+            return None
+        gradients, scores = evaluation.draws
+        rest = gradients - state.regression.coefficient[0] * scores
+        rest = rest - jnp.mean(rest, axis=0)
+        count = rest.shape[0]
+        covariance = rest.T @ rest * (self.num_data / (self.quiet * count * (count - 1)))
+        usable = accepted & jnp.all(jnp.isfinite(covariance))
+        # What is signal now was noise of another place: it must not slow down the way.
+        part = (1.0 - _certain(state)[0]) ** 3
+        return NoiseHere(covariance, jnp.where(usable, 1.0 / state.memory[0], 0.0), part)
 
     def _controlled(
         self, evaluation: Evaluation, regression: Regression
@@ -268,9 +304,7 @@ class Adaptive(eqx.Module):
         the iterates settle in any case, a share falls as 1 / t in the end, unless nearly all is
         signal.
         """
-        variance = jnp.maximum(state.spread - state.agreement**2, 0.0)
-        certain = state.agreement - jnp.sqrt(2.0 * variance / state.memory)
-        certain = jnp.clip(certain, 0.0, 1.0)
+        certain = _certain(state)
         allowed = self.tolerated_noise / (1.0 + (state.step / 50.0) ** 2)
         least = jnp.maximum(
             1.0 / (1.0 + state.memory), 4.0 * allowed / (state.noise + 2.0 * allowed)
@@ -346,6 +380,13 @@ class Adaptive(eqx.Module):
         rate = jnp.where(usable, jnp.maximum(1.0 / (state.step + 1.0), 0.1), 0.0)
         mix = lambda before, now: jnp.where(usable, (1 - rate) * before + rate * now, before)
         return Regression(mix(old.product, product), mix(old.square, square))
+
+
+def _certain(state: AdaptiveState) -> Float[Array, " blocks"]:
+    """The agreement of the halves that is no chance."""
+    variance = jnp.maximum(state.spread - state.agreement**2, 0.0)
+    certain = state.agreement - jnp.sqrt(2.0 * variance / state.memory)
+    return jnp.clip(certain, 0.0, 1.0)
 
 
 def _where(condition: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:

@@ -69,48 +69,62 @@ def balanced(costs: Sequence[float], count: int) -> list[list[int]]:
 def _shared(
     layout: Layout, tasks: Sequence[Task], shares: list[list[int]], sizes: Sequence[int]
 ) -> list[Float[Array, " size"]]:
-    """The packed results of every share, on all devices, by the cheaper of two ways.
+    """The packed results of every share, on all devices.
 
-    Shares differ in length. Filled up to the longest one they can go to all devices at once
-    (all-gather). Or each is cut into as many pieces as there are devices, every device gets one
-    piece of each (all-to-all, as much as the longest share), and then all pieces go to all
-    (all-gather, as much as all shares together).
+    Shares differ in length. Their beginnings, all of one length, go to all devices at once
+    (all-gather). What is left of each is cut into as many pieces as there are devices, every device
+    gets one piece of each (all-to-all, as much as the longest rest), and then all pieces go to all
+    (all-gather, as much as all rests together).
     """
     count = layout.num_devices
     lengths = [sum(sizes[i] for i in share) for share in shares]
-    widths = [-(-length // count) for length in lengths]
-    at_once = max(lengths) <= max(widths) + sum(widths)
+    begin = _beginning(lengths, count)
+    widths = _widths(lengths, begin, count)
     operands = tuple(task.operands for task in tasks)
     dtype = jnp.result_type(*jax.tree.leaves(operands))
 
-    def work(share: list[int], operands: tuple) -> Float[Array, "..."]:
+    def work(share: list[int], operands: tuple) -> tuple[Float[Array, " begin"], Array]:
         results = [tasks[i].pack(tasks[i].function(*operands[i])) for i in share]
         flat = ravel_pytree(results)[0].astype(dtype) if results else jnp.zeros(0, dtype)
-        if at_once:
-            return jnp.pad(flat, (0, max(lengths) - flat.size))
-        pieces = jnp.pad(flat, (0, -flat.size % count)).reshape(count, -1)
-        return jnp.pad(pieces, ((0, 0), (0, max(widths) - pieces.shape[1])))
+        flat = jnp.pad(flat, (0, max(0, begin - flat.size)))
+        rest = jnp.pad(flat[begin:], (0, (begin - flat.size) % count)).reshape(count, -1)
+        return flat[:begin], jnp.pad(rest, ((0, 0), (0, max(widths) - rest.shape[1])))
 
     # A device without a share has nothing to do.
     branches = [partial(work, share) for share in [*shares, []]]
 
-    def on_device(operands: tuple) -> Float[Array, "devices total"]:
+    def on_device(operands: tuple) -> tuple[Float[Array, "devices begin"], Array]:
         mine = jnp.minimum(jax.lax.axis_index(layout.axes), len(shares))
-        found = jax.lax.switch(mine, branches, operands)
-        if at_once:
-            return jax.lax.all_gather(found, layout.axes)
-        received = jax.lax.all_to_all(found, layout.axes, 0, 0, tiled=True)
+        first, rest = jax.lax.switch(mine, branches, operands)
+        received = jax.lax.all_to_all(rest, layout.axes, 0, 0, tiled=True)
         used = [received[owner, :width] for owner, width in enumerate(widths)]
-        return jax.lax.all_gather(jnp.concatenate(used), layout.axes)
+        gathered = partial(jax.lax.all_gather, axis_name=layout.axes)
+        return gathered(first), gathered(jnp.concatenate(used))
 
     whole = PartitionSpec()
-    everything = jax.shard_map(
-        on_device, mesh=layout.mesh, in_specs=(whole,), out_specs=whole, check_vma=False
+    firsts, rests = jax.shard_map(
+        on_device, mesh=layout.mesh, in_specs=(whole,), out_specs=(whole, whole), check_vma=False
     )(operands)
-    if at_once:
-        return [everything[owner] for owner in range(len(shares))]
     ends = list(accumulate(widths, initial=0))
-    return [everything[:, start:end].reshape(-1) for start, end in pairwise(ends)]
+    return [
+        jnp.concatenate([firsts[owner], rests[:, start:end].reshape(-1)])
+        for owner, (start, end) in enumerate(pairwise(ends))
+    ]
+
+
+def _beginning(lengths: Sequence[int], count: int) -> int:
+    """How much of every share goes at once, such that the least is sent in all."""
+
+    def sent(begin: int) -> int:
+        widths = _widths(lengths, begin, count)
+        return count * (begin + max(widths) + sum(widths))
+
+    return min([0, *lengths], key=sent)
+
+
+def _widths(lengths: Sequence[int], begin: int, count: int) -> list[int]:
+    """The lengths of the pieces into which the rests of the shares are cut."""
+    return [-(-max(0, length - begin) // count) for length in lengths]
 
 
 def _unravel(flat: Float[Array, " size"], shapes: PyTree) -> PyTree:

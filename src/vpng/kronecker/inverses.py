@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vpng.distributed.divided import Task, divided
+from vpng.distributed.orthogonal import from_reflections, reflections
 from vpng.distributed.symmetric import mirrored, pack, unpack
 from vpng.kronecker.matrices import AbstractMatrix, AbstractRank, Full, inverse_root
 
@@ -25,8 +26,15 @@ def inverses(factors: Sequence[DampedFactor], rank: AbstractRank) -> list[Abstra
 
 def eigendecompositions(matrices: Sequence[Float[Array, "n n"]]) -> list[Eigenpairs]:
     """The eigenvalues, in ascending order, and eigenvectors of symmetric matrices."""
-    solve = lambda matrix: tuple(jnp.linalg.eigh(matrix))
-    return divided([Task(solve, (matrix,), float(matrix.shape[0]) ** 3) for matrix in matrices])
+
+    def task(matrix: Float[Array, "n n"]) -> Task:
+        size = matrix.shape[0]
+        solve = lambda matrix: tuple(jnp.linalg.eigh(matrix))
+        send = lambda pair: (pair[0], reflections(pair[1]))
+        receive = lambda pair: (pair[0], from_reflections(pair[1], size))
+        return Task(solve, (matrix,), float(size) ** 3, send, receive)
+
+    return divided([task(matrix) for matrix in matrices])
 
 
 def _inverted(
