@@ -224,7 +224,7 @@ class Adaptive(eqx.Module):
         total = power + noise
         nats = self.num_data * noise
         unknown = state.noise == jnp.finfo(noise.dtype).max
-        usual = self.usual_noise * state.noise
+        usual = self.usual_noise * (state.noise + self.tolerated_noise)
         calm = jnp.sqrt(jnp.where(nats > usual, usual / jnp.where(nats > 0, nats, 1.0), 1.0))
         agreement = jnp.where(total > 0, (power - noise) / jnp.where(total > 0, total, 1.0), 0.0)
         rate = jnp.where(usable & jnp.all(jnp.isfinite(agreement)), 1.0 / state.memory, 0.0)
