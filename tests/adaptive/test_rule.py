@@ -128,23 +128,15 @@ def test_a_share_of_doubtful_signal_falls_in_the_end():
 
 
 def test_a_step_with_far_more_noise_than_usual_is_shortened():
-    """Thirty times the noise has nine hundred times the power: the step goes a fifteenth as far."""
+    """Beyond four times the usual power of the noise, and what is tolerated, the power is that."""
     rule = Adaptive(AveragedDense(), 1)
-    state, _ = runner(rule, quadratic, noise=2.0, num_steps=40)(jax.random.key(5))
-    rows = lambda p: ROOT.T @ p.variational["x"]
-    metric_at = lambda p: lambda: FisherOperator(p, rows)
-    noisy = lambda params, draw: quadratic(params) + draw @ params.variational["x"]
-
-    @jax.jit
-    def share(level, state):
-        # Draws that take back what they do at the two points leave the step before accepted.
-        signs = jnp.array([[[1.0, 0.0], [1.0, 0.0]], [[-1.0, 0.0], [-1.0, 0.0]]])
-        here = state._replace(candidate=state.accepted)
-        return rule.step(here, Drawn(noisy, level * signs @ ROOT.T), metric_at)[1].share[0]
-
-    known = state._replace(noise=jnp.array([1.0]))
-    usual, loud = share(1.0, known), share(30.0, known)
-    np.testing.assert_allclose(loud / usual, np.sqrt(4.0 / 900.0), rtol=0.05)
+    usual = 4.0 * (2.0 + AveragedDense.tolerated_noise)
+    before, now = jnp.full(4, 2.0), jnp.array([0.0, usual, 100.0 * usual, 1e30])
+    left = rule._calm(before, now)
+    np.testing.assert_allclose(left[:3], [1.0, 1.0, 0.1])
+    assert 0.0 < left[3] < 1e-10
+    unknown = jnp.full(1, jnp.finfo(float).max)
+    assert float(rule._calm(unknown, jnp.array([1e9]))[0]) == 1.0
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -1e12])

@@ -19,7 +19,7 @@ from problems_for_tests import FAMILIES, LocalProblem, random_problem
 from vpng import Exact, Predictive, Probed, Sampled, Variational
 from vpng.fisher import has_closed_form
 
-NUM_KEYS = 3000
+NUM_KEYS = 2000
 ESTIMATORS = {
     "sampled": Sampled(2),
     "sampled, pooled": Sampled(1, pool_particles=True),

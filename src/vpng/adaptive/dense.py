@@ -19,6 +19,8 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
     many_solves: ClassVar[bool] = True
     num_blocks: ClassVar[int] = 1
     num_draws: ClassVar[int] = 3
+    initial_share: ClassVar[float] = 0.1
+    tolerated_noise: ClassVar[float] = 0.1
 
     def init(self, params: Parameters) -> Float[Array, "P P"]:
         flat, _ = ravel_pytree(params)

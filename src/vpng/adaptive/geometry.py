@@ -105,11 +105,16 @@ class AbstractGeometry(eqx.Module, Generic[State]):
         many_solves: whether further solves with a prepared metric cost little.
         num_blocks: of parameters that the metric does not couple.
         num_draws: of the latents that the metric needs in one step.
+        initial_share: of the first direction that is stepped.
+        tolerated_noise: nats that noise may cost at first; it falls as 1 / (1 + (t / 50)^2). More
+            where the gradient has little noise for its signal.
     """
 
     many_solves: eqx.AbstractClassVar[bool]
     num_blocks: eqx.AbstractClassVar[int]
     num_draws: eqx.AbstractClassVar[int]
+    initial_share: eqx.AbstractClassVar[float]
+    tolerated_noise: eqx.AbstractClassVar[float]
 
     def blocks(self, tree: Parameters) -> tuple[PyTree, ...]:
         """The parts of a tree like the parameters that belong to each block."""

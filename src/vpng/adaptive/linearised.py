@@ -24,6 +24,8 @@ class Linearised(AbstractGeometry[PyTree]):
     many_solves: ClassVar[bool] = False
     num_blocks: ClassVar[int] = 1
     num_draws: ClassVar[int] = 3
+    initial_share: ClassVar[float] = 0.1
+    tolerated_noise: ClassVar[float] = 0.1
 
     curvature: AbstractCurvature = eqx.field(default_factory=auto)
 

@@ -235,6 +235,8 @@ class LocationScale(AbstractGeometry[Averages]):
     many_solves: ClassVar[bool] = True
     num_blocks: ClassVar[int] = 2
     num_draws: ClassVar[int] = 1
+    initial_share: ClassVar[float] = 0.3
+    tolerated_noise: ClassVar[float] = 1.0
 
     locations: tuple[str, ...] = eqx.field(static=True)
     scales: tuple[str, ...] = eqx.field(static=True)

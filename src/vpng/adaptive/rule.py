@@ -12,7 +12,7 @@ without bias. With them the loss is evaluated at the candidate and at the last a
 4. the gradients of two halves of the particles, g_a and g_b, tell signal from noise: the part
    alpha = g_a.F^-1 g_b / g.F^-1 g of the direction is signal, and the best step on a noisy
    quadratic is alpha u, for every block of parameters that the metric does not couple. Steps
-   whose noise costs no more than a nat are taken in any case: along a curved valley the signal is
+   whose noise costs next to nothing are taken in any case: along a curved valley the signal is
    small and the way is long. What noise may cost falls with the number of steps, so that the
    iterates average it away and settle;
 5. where noise is all there is, its covariance over the particles, in nats, is added to the metric:
@@ -124,9 +124,7 @@ class Adaptive(eqx.Module):
         num_data: of the problem: the test of acceptance allows for a tenth of a nat in all.
         initial_damping: relative to the metric's diagonal.
         minimum_damping: below which it does not fall.
-        initial_share: of the first direction that is stepped.
         shortest_memory: least number of steps over which signal and noise are told apart.
-        tolerated_noise: nats that noise may cost at first; it falls as 1 / (1 + (t / 50)^2).
         free_steps: number of steps after which shares begin to fall with their number.
         usual_noise: a step whose noise has more than this multiple of the usual power is shortened.
         quiet: nats of noise in one direction at which that direction is stepped half as far.
@@ -137,9 +135,7 @@ class Adaptive(eqx.Module):
     num_data: int | float = eqx.field(static=True)
     initial_damping: float = 1e-2
     minimum_damping: float = 1e-6
-    initial_share: float = 0.3
     shortest_memory: float = 3.0
-    tolerated_noise: float = 1.0
     free_steps: float = 50.0
     usual_noise: float = 4.0
     quiet: float = 2.0
@@ -157,7 +153,7 @@ class Adaptive(eqx.Module):
             gradient=zeros,
             geometry=self.geometry.init(params),
             damping=number(self.initial_damping),
-            longest=number(self.initial_share),
+            longest=number(self.geometry.initial_share),
             agreement=jnp.ones(self.geometry.num_blocks, dtype),
             spread=jnp.ones(self.geometry.num_blocks, dtype),
             noise=jnp.full(self.geometry.num_blocks, jnp.finfo(dtype).max, dtype),
@@ -223,9 +219,8 @@ class Adaptive(eqx.Module):
         noise = self._inner_by_block(apart, of_apart)
         total = power + noise
         nats = self.num_data * noise
-        unknown = state.noise == jnp.finfo(noise.dtype).max
-        usual = self.usual_noise * (state.noise + self.tolerated_noise)
-        calm = jnp.sqrt(jnp.where(nats > usual, usual / jnp.where(nats > 0, nats, 1.0), 1.0))
+        noise_before = state.noise
+        unknown = noise_before == jnp.finfo(noise.dtype).max
         agreement = jnp.where(total > 0, (power - noise) / jnp.where(total > 0, total, 1.0), 0.0)
         rate = jnp.where(usable & jnp.all(jnp.isfinite(agreement)), 1.0 / state.memory, 0.0)
         blend = lambda old, new: jnp.where(rate > 0, (1 - rate) * old + rate * new, old)
@@ -238,7 +233,8 @@ class Adaptive(eqx.Module):
         memory = jnp.maximum(memory, jnp.minimum(self.shortest_memory, state.step + 1.0))
 
         length = jnp.minimum(jnp.minimum(share, longest), self.geometry.longest(direction, point))
-        length = calm * length
+        if evaluation.draws is not None:
+            length = length * self._calm(noise_before, nats)
         step = self.geometry.by_block(-length, direction)
         square = prepared.square(step)
         next_state = AdaptiveState(
@@ -277,6 +273,13 @@ class Adaptive(eqx.Module):
         part = (1.0 - _certain(state)[0]) ** 3
         return NoiseHere(covariance, jnp.where(usable, 1.0 / state.memory[0], 0.0), part)
 
+    def _calm(
+        self, before: Float[Array, " blocks"], now: Float[Array, " blocks"]
+    ) -> Float[Array, " blocks"]:
+        """What is left of a step whose noise has more power than usual, both in nats."""
+        usual = self.usual_noise * (before + self.geometry.tolerated_noise)
+        return jnp.sqrt(jnp.where(now > usual, usual / jnp.where(now > 0, now, 1.0), 1.0))
+
     def _controlled(
         self, evaluation: Evaluation, regression: Regression
     ) -> tuple[Parameters, Parameters]:
@@ -305,7 +308,7 @@ class Adaptive(eqx.Module):
         signal.
         """
         certain = _certain(state)
-        allowed = self.tolerated_noise / (1.0 + (state.step / 50.0) ** 2)
+        allowed = self.geometry.tolerated_noise / (1.0 + (state.step / 50.0) ** 2)
         least = jnp.maximum(
             1.0 / (1.0 + state.memory), 4.0 * allowed / (state.noise + 2.0 * allowed)
         )

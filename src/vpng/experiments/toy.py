@@ -102,7 +102,7 @@ def directions(
         Method.VPNG: solve_with(Predictive(num_particles=1)),
         Method.HESSIAN_FREE: newton,
     }
-    return {method: every[method] for method in methods}
+    return {method: jax.jit(every[method]) for method in methods}
 
 
 def run(config: ToyConfig, session: Session | None = None) -> Results:
