@@ -165,13 +165,16 @@ def averaged(
 
     A new value of no weight is not computed.
     """
+    fresh = lambda: mixed(old, new().astype(old.dtype), weight)
+    return jax.lax.cond(weight > 0, fresh, lambda: (old, jnp.ones((), bool)))
 
-    def mixed() -> tuple[Array, Array]:
-        value = new().astype(old.dtype)
-        finite = jnp.all(jnp.isfinite(value))
-        return jnp.where(finite, (1 - weight) * old + weight * value, old), finite
 
-    return jax.lax.cond(weight > 0, mixed, lambda: (old, jnp.ones((), bool)))
+def mixed(
+    old: Float[Array, "..."], new: Float[Array, "..."], weight: Float[Array, ""]
+) -> tuple[Float[Array, "..."], Bool[Array, ""]]:
+    """`averaged` of a value that is there already."""
+    finite = jnp.all(jnp.isfinite(new))
+    return jnp.where(finite, (1 - weight) * old + weight * new, old), finite
 
 
 def diagonal_floor(diagonal: Float[Array, " P"]) -> Float[Array, " P"]:

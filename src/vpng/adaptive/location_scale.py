@@ -39,6 +39,7 @@ from vpng.adaptive.geometry import (
     Prepared,
     averaged,
     diagonal_floor,
+    mixed,
 )
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
@@ -312,8 +313,7 @@ class LocationScale(AbstractGeometry[Averages]):
         matrix, finite = averaged(state.metric, here, weight)
         slowed, loud = matrix, state.noise
         if noise is not None:
-            new = (1 - noise.rate) * loud + noise.rate * noise.covariance
-            loud = jnp.where(noise.rate > 0, new, loud)
+            loud, _ = mixed(loud, noise.covariance, noise.rate)
             over = jnp.mean(jnp.diagonal(loud) / diagonal_floor(jnp.diagonal(matrix)))
             slowed = matrix + noise.part / (1.0 + (over / self.loudest) ** 4) * loud
         factor = Factor.of(slowed, damping)
@@ -376,6 +376,3 @@ class LocationScale(AbstractGeometry[Averages]):
 
     def _raw(self, tree: Parameters) -> tuple[Array, ...]:
         return tuple(tree.variational[name] for name in self.scales)
-
-    def _location(self, tree: Parameters) -> Float[Array, " d"]:
-        return ravel_pytree(tuple(tree.variational[name] for name in self.locations))[0]

@@ -268,10 +268,9 @@ class Adaptive(eqx.Module):
         rest = rest - jnp.mean(rest, axis=0)
         count = rest.shape[0]
         covariance = rest.T @ rest * (self.num_data / (self.quiet * count * (count - 1)))
-        usable = accepted & jnp.all(jnp.isfinite(covariance))
         # What is signal now was noise of another place: it must not slow down the way.
         part = (1.0 - _certain(state)[0]) ** 3
-        return NoiseHere(covariance, jnp.where(usable, 1.0 / state.memory[0], 0.0), part)
+        return NoiseHere(covariance, jnp.where(accepted, 1.0 / state.memory[0], 0.0), part)
 
     def _calm(
         self, before: Float[Array, " blocks"], now: Float[Array, " blocks"]

@@ -117,7 +117,7 @@ def _beginning(lengths: Sequence[int], count: int) -> int:
 
     def sent(begin: int) -> int:
         widths = _widths(lengths, begin, count)
-        return count * (begin + max(widths) + sum(widths))
+        return begin + max(widths) + sum(widths)
 
     return min([0, *lengths], key=sent)
 
