@@ -319,9 +319,14 @@ def floating_leaves(tree: PyTree) -> list[Array]:
 
 def depends(function: Callable[..., PyTree], *arguments: PyTree) -> bool:
     """Whether what `function` returns depends on its arguments, by its trace alone."""
+    return any(leaves_in_use(function, *arguments))
+
+
+def leaves_in_use(function: Callable[..., PyTree], *arguments: PyTree) -> list[bool]:
+    """Whether what `function` returns depends on each leaf of its arguments."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     # An input that reaches no output is dropped by dead-code elimination.
     from jax.interpreters import partial_eval
 
     _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return any(used)
+    return used

@@ -190,13 +190,10 @@ class Cholesky(AbstractScale):
     def solve(
         self, factor: Factor, scale: Float[Array, "d d"], gradient: Float[Array, "d d"]
     ) -> Float[Array, "d d"]:
-        size = scale.shape[0]
-        lower = jnp.tril(jnp.ones_like(scale))
-        both = jnp.concatenate([lower, lower], axis=1)
         # Column j of the gradient, and of the identity, solved with G[j:, j:].
-        columns = jnp.concatenate([lower * gradient, jnp.eye(size, dtype=scale.dtype)], axis=1)
-        solved = both * factor.outer(both * factor.inner(columns))
-        direction, units = solved[:, :size], solved[:, size:]
+        lower = jnp.tril(jnp.ones_like(scale))
+        direction = lower * factor.outer(lower * factor.inner(lower * gradient))
+        units = factor.root.T * jnp.diagonal(factor.root)
         # Sherman-Morrison for the entropy's term on the entry (j, j).
         entropy = 1.0 / (self.num_data * jnp.diagonal(scale) ** 2)
         share = entropy * jnp.diagonal(direction) / (1.0 + entropy * jnp.diagonal(units))

@@ -10,15 +10,47 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from vpng.problem import leaves_in_use
+
 _DENSE_FROM_ROWS_LIMIT = 2**26
 """Largest M x P factor (entries) that `to_dense` builds; beyond it columns are made by products."""
 
 
+_LEAF_BY_LEAF_FROM = 32
+"""Smallest number of columns for which a Jacobian is made leaf by leaf."""
+
+
+def jacobian(function: Callable[[PyTree], Array], point: PyTree) -> Float[Array, "M P"]:
+    """The Jacobian of a function of a tree, columns in the order of `ravel_pytree`.
+
+    In forward mode leaf by leaf: what does not depend on a leaf is not pushed along with it, say
+    the Cholesky factor of a kernel with latents that are multiplied by it.
+    """
+    flat, unravel = ravel_pytree(point)
+    whole = lambda vector: function(unravel(vector)).ravel()
+    if 2 * jax.eval_shape(whole, flat).size < flat.size:
+        return jax.jacrev(whole)(flat)
+    leaves, structure = jax.tree.flatten(point)
+    if flat.size < _LEAF_BY_LEAF_FROM or len(leaves) == 1:
+        return jax.jacfwd(whole)(flat)
+
+    def columns(index: int) -> Array:
+        def alone(vector: Array) -> Array:
+            moved = vector.reshape(leaves[index].shape)
+            others = [*leaves[:index], moved, *leaves[index + 1 :]]
+            return function(jax.tree.unflatten(structure, others)).ravel()
+
+        return jax.jacfwd(alone)(leaves[index].ravel())
+
+    return jnp.concatenate([columns(index) for index in range(len(leaves))], axis=1)
+
+
 class Bottleneck(NamedTuple):
-    """Rows that depend on the parameters only through a small intermediate, one per particle.
+    """Rows that depend on the parameters only through an intermediate, one per particle.
 
     R = R_outer J_inner, so F = sum_k J_inner^T (R_outer^T R_outer) J_inner: the Gram matrix is
-    taken in the small space. Exact, and cheaper whenever the intermediate has fewer entries.
+    taken in the space of the intermediate. Exact, and cheaper if that is small, or if parts of the
+    rows depend on parts of it.
 
     Attributes:
         inner: parameters -> intermediates, stacked over particles.
@@ -30,25 +62,41 @@ class Bottleneck(NamedTuple):
     outer: Callable[[PyTree, PyTree], Array]
     draws: PyTree
 
-    def size(self, parameters: PyTree) -> int:
-        """Entries of the intermediate of one particle."""
-        middle = jax.eval_shape(self.inner, parameters)
-        return sum(leaf.size // leaf.shape[0] for leaf in jax.tree.leaves(middle))
+    def is_cheaper(self, parameters: PyTree) -> bool:
+        """Whether F is to be taken through the intermediate."""
+        middle = jax.tree.leaves(jax.eval_shape(self.inner, parameters))
+        size = sum(leaf.size // leaf.shape[0] for leaf in middle)
+        leaves = jax.tree.leaves(parameters)
+        num_parameters = sum(leaf.size for leaf in leaves)
+        in_parts = len(leaves) == 1 < len(middle) and num_parameters >= _LEAF_BY_LEAF_FROM
+        return size < num_parameters or in_parts
 
     def gram(self, parameters: PyTree) -> Float[Array, "P P"]:
         """F through the intermediate."""
         flat, unravel = ravel_pytree(parameters)
-        middle = self.inner(parameters)
-        _, unravel_one = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], middle))
-        flatten = jax.vmap(lambda tree: ravel_pytree(tree)[0])
+        leaves, structure = jax.tree.flatten(self.inner(parameters))
+        first = lambda tree: jax.tree.map(lambda leaf: leaf[0], tree)
+        of_leaves = lambda leaves, draws: self.outer(jax.tree.unflatten(structure, leaves), draws)
+        used = leaves_in_use(lambda leaves: of_leaves(leaves, first(self.draws)), first(leaves))
+        keep = lambda leaves: [leaf for leaf, here in zip(leaves, used, strict=True) if here]
 
-        def small(middle: Array, draws: PyTree) -> Array:
-            _, push = jax.linearize(lambda m: self.outer(unravel_one(m), draws).ravel(), middle)
-            transposed = jax.vmap(push)(jnp.eye(middle.size, dtype=middle.dtype))
-            return transposed @ transposed.T
+        def small(moving: list[Array], leaves: list[Array], draws: PyTree) -> Array:
+            def outer(moving: list[Array]) -> Array:
+                rest = iter(moving)
+                pairs = zip(leaves, used, strict=True)
+                return of_leaves([next(rest) if here else leaf for leaf, here in pairs], draws)
 
-        grams = jax.vmap(small)(flatten(middle), self.draws)
-        jacobians = jax.jacfwd(lambda vector: flatten(self.inner(unravel(vector))))(flat)
+            factor = jacobian(outer, moving)
+            return factor.T @ factor
+
+        def inner(vector: Array) -> Array:
+            kept = keep(jax.tree.leaves(self.inner(unravel(vector))))
+            return jax.vmap(lambda leaves: ravel_pytree(leaves)[0])(kept)
+
+        if not any(used):
+            return jnp.zeros((flat.size, flat.size), flat.dtype)
+        grams = jax.vmap(small)(keep(leaves), leaves, self.draws)
+        jacobians = jax.jacfwd(inner)(flat)
         return jnp.einsum("kip,kij,kjq->pq", jacobians, grams, jacobians)
 
 
@@ -65,15 +113,9 @@ class ByDatum(NamedTuple):
 
     def matrix(self, parameters: PyTree) -> Float[Array, "M P"]:
         """All rows, each differentiated alone: a batch costs as much as its data one by one."""
-        flat, unravel = ravel_pytree(parameters)
-        first = jax.tree.map(lambda leaf: leaf[0], self.inputs)
-        count = jax.eval_shape(self.rows, parameters, first).size
-        jacobian = jax.jacfwd if count >= flat.size else jax.jacrev
-
-        def one(inputs: PyTree) -> Array:
-            return jacobian(lambda vector: self.rows(unravel(vector), inputs).ravel())(flat)
-
-        return jax.vmap(one)(self.inputs).reshape(-1, flat.size)
+        one = lambda inputs: jacobian(lambda moved: self.rows(moved, inputs), parameters)
+        every = jax.vmap(one)(self.inputs)
+        return every.reshape(-1, every.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -138,16 +180,14 @@ class FisherOperator:
         """The factor R as a matrix, columns in the order of `ravel_pytree`."""
         if self.by_datum is not None:
             return self.by_datum.matrix(self.parameters)
-        flat, unravel = ravel_pytree(self.parameters)
-        jacobian = jax.jacfwd if self.num_rows >= flat.size else jax.jacrev
-        return jacobian(lambda vector: self.row_function(unravel(vector)).ravel())(flat)
+        return jacobian(self.row_function, self.parameters)
 
     def to_dense(self) -> Float[Array, "P P"]:
         """F as a matrix."""
         if self.terms:
             return sum(term.to_dense() for term in self.terms)
         middle = self.bottleneck
-        if middle is not None and middle.size(self.parameters) < self.num_parameters:
+        if middle is not None and middle.is_cheaper(self.parameters):
             return middle.gram(self.parameters)
         if self.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
             factor = self.rows()

@@ -16,6 +16,7 @@ from numpyro.distributions.transforms import Transform
 
 from vpng.errors import InputError
 from vpng.fisher.unwrap import has_arrays
+from vpng.numpyro.triangular import gathered
 from vpng.problem import Parameters, Problem, Site, depends, floating_leaves
 
 Trace = Mapping[str, dict[str, Any]]
@@ -297,7 +298,8 @@ def traced_problem(
         InputError: naming a site that cannot be reparameterised and what to do about it.
     """
     call = Call(args, kwargs or {}, {}, mutable or {})
-    bare = TracedProblem(model=model, guide=guide, transforms=dict(transforms), num_data=1)
+    quick = {name: gathered(transform) for name, transform in transforms.items()}
+    bare = TracedProblem(model=model, guide=guide, transforms=quick, num_data=1)
     whole = dict(params)
     guide_trace = bare.guide_trace(whole, rng_key, call)
     drawn = {
@@ -341,7 +343,7 @@ def traced_problem(
     problem = TracedProblem(
         model,
         guide,
-        dict(transforms),
+        quick,
         _number_of_data(model_trace),
         roots,
         any(_is_subsampled(site) for site in plates),
