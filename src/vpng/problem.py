@@ -193,11 +193,7 @@ class Problem(eqx.Module):
             sites = self.prior_sites(model, latent, batch)
             return [floating_leaves(site.distribution) for site in sites]
 
-        shapes = jax.eval_shape(parameters_of_sites, model, latent)
-        return [
-            not depends(lambda m, z, i=i: parameters_of_sites(m, z)[i], model, latent)
-            for i in range(len(shapes))
-        ]
+        return [not any(used) for used in leaves_in_use(parameters_of_sites, model, latent)]
 
     def latent_weight(self, batch: PyTree) -> float:
         """The weight of a latent's KL in the loss per datum."""
@@ -319,14 +315,20 @@ def floating_leaves(tree: PyTree) -> list[Array]:
 
 def depends(function: Callable[..., PyTree], *arguments: PyTree) -> bool:
     """Whether what `function` returns depends on its arguments, by its trace alone."""
-    return any(leaves_in_use(function, *arguments))
+    return any(leaves_in_use(lambda *given: [function(*given)], *arguments)[0])
 
 
-def leaves_in_use(function: Callable[..., PyTree], *arguments: PyTree) -> list[bool]:
-    """Whether what `function` returns depends on each leaf of its arguments."""
-    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+def leaves_in_use(function: Callable[..., list[PyTree]], *arguments: PyTree) -> list[list[bool]]:
+    """Whether each item that `function` returns depends on each leaf of its arguments."""
+    jaxpr, items = jax.make_jaxpr(function, return_shape=True)(*arguments)
     # An input that reaches no output is dropped by dead-code elimination.
     from jax.interpreters import partial_eval
 
-    _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    count = len(jaxpr.jaxpr.outvars)
+    sizes = [len(jax.tree.leaves(item)) for item in items]
+    used = []
+    for item, size in enumerate(sizes):
+        before = sum(sizes[:item])
+        wanted = [before <= place < before + size for place in range(count)]
+        used.append(partial_eval.dce_jaxpr(jaxpr.jaxpr, wanted)[1])
     return used

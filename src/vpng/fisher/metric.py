@@ -217,14 +217,15 @@ def _operator(
         jax.random.split(noise_key, num_particles), batch
     )
 
-    def draw(key: PRNGKeyArray, noise: PyTree) -> list[PyTree]:
+    def draw(key: PRNGKeyArray, noise: PyTree) -> tuple[PyTree, list[PyTree]]:
         frozen = jax.lax.stop_gradient(middle(parameters, noise, batch))
-        return [
+        draws = [
             estimator.draw(jax.random.fold_in(key, i), site)
             for i, site in enumerate(sites(frozen, batch))
         ]
+        return frozen, draws
 
-    draws = jax.vmap(draw)(jax.random.split(draw_key, num_particles), noise)
+    here, draws = jax.vmap(draw)(jax.random.split(draw_key, num_particles), noise)
 
     def from_middle(middle: PyTree, draws: list[PyTree], batch: PyTree) -> Array:
         rows = [estimator.rows(s, d) for s, d in zip(sites(middle, batch), draws, strict=True)]
@@ -249,6 +250,7 @@ def _operator(
         bottleneck = None
         if not estimator.pool_particles:
             bottleneck = Bottleneck(
+                here,
                 inner=lambda parameters: jax.vmap(lambda n: middle(parameters, n, batch))(noise),
                 outer=lambda middle, draws: (
                     from_middle(middle, draws, batch) / jnp.sqrt(num_particles)

@@ -1,5 +1,6 @@
 """Curvature as a lazy positive semidefinite operator F = R^T R."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -20,29 +22,46 @@ _LEAF_BY_LEAF_FROM = 32
 """Smallest number of columns for which a Jacobian is made leaf by leaf."""
 
 
-def jacobian(function: Callable[[PyTree], Array], point: PyTree) -> Float[Array, "M P"]:
-    """The Jacobian of a function of a tree, columns in the order of `ravel_pytree`.
+class Traced(NamedTuple):
+    """A function of a tree, traced once at a point: models are slow to trace."""
 
-    In forward mode leaf by leaf: what does not depend on a leaf is not pushed along with it, say
-    the Cholesky factor of a kernel with latents that are multiplied by it.
-    """
-    flat, unravel = ravel_pytree(point)
-    whole = lambda vector: function(unravel(vector)).ravel()
-    if 2 * jax.eval_shape(whole, flat).size < flat.size:
-        return jax.jacrev(whole)(flat)
-    leaves, structure = jax.tree.flatten(point)
-    if flat.size < _LEAF_BY_LEAF_FROM or len(leaves) == 1:
-        return jax.jacfwd(whole)(flat)
+    jaxpr: ClosedJaxpr
+    point: PyTree
 
-    def columns(index: int) -> Array:
-        def alone(vector: Array) -> Array:
-            moved = vector.reshape(leaves[index].shape)
-            others = [*leaves[:index], moved, *leaves[index + 1 :]]
-            return function(jax.tree.unflatten(structure, others)).ravel()
+    @classmethod
+    def of(cls, function: Callable[[PyTree], Array], point: PyTree) -> "Traced":
+        """`function` at `point`."""
+        return cls(jax.make_jaxpr(function)(point), point)
 
-        return jax.jacfwd(alone)(leaves[index].ravel())
+    @property
+    def num_rows(self) -> int:
+        """Entries of what the function returns."""
+        [rows] = self.jaxpr.out_avals
+        return math.prod(rows.shape)
 
-    return jnp.concatenate([columns(index) for index in range(len(leaves))], axis=1)
+    def jacobian(self) -> Float[Array, "M P"]:
+        """The Jacobian, columns in the order of `ravel_pytree`.
+
+        In forward mode leaf by leaf: what does not depend on a leaf is not pushed along with it,
+        say the Cholesky factor of a kernel with latents that are multiplied by it.
+        """
+        evaluate = lambda leaves: jaxpr_as_fun(self.jaxpr)(*leaves)[0].ravel()
+        leaves = jax.tree.leaves(self.point)
+        flat, unravel = ravel_pytree(self.point)
+        whole = lambda vector: evaluate(jax.tree.leaves(unravel(vector)))
+        if 2 * self.num_rows < flat.size:
+            return jax.jacrev(whole)(flat)
+        if flat.size < _LEAF_BY_LEAF_FROM or len(leaves) == 1:
+            return jax.jacfwd(whole)(flat)
+
+        def columns(index: int) -> Array:
+            def alone(vector: Array) -> Array:
+                moved = vector.reshape(leaves[index].shape)
+                return evaluate([*leaves[:index], moved, *leaves[index + 1 :]])
+
+            return jax.jacfwd(alone)(leaves[index].ravel())
+
+        return jnp.concatenate([columns(index) for index in range(len(leaves))], axis=1)
 
 
 class Bottleneck(NamedTuple):
@@ -53,18 +72,20 @@ class Bottleneck(NamedTuple):
     rows depend on parts of it.
 
     Attributes:
-        inner: parameters -> intermediates, stacked over particles.
+        middle: the intermediates, stacked over particles.
+        inner: parameters -> intermediates.
         outer: (intermediate, per-particle draws) -> rows of one particle.
         draws: what `outer` holds fixed, stacked over particles.
     """
 
+    middle: PyTree
     inner: Callable[[PyTree], PyTree]
     outer: Callable[[PyTree, PyTree], Array]
     draws: PyTree
 
     def is_cheaper(self, parameters: PyTree) -> bool:
         """Whether F is to be taken through the intermediate."""
-        middle = jax.tree.leaves(jax.eval_shape(self.inner, parameters))
+        middle = jax.tree.leaves(self.middle)
         size = sum(leaf.size // leaf.shape[0] for leaf in middle)
         leaves = jax.tree.leaves(parameters)
         num_parameters = sum(leaf.size for leaf in leaves)
@@ -74,10 +95,10 @@ class Bottleneck(NamedTuple):
     def gram(self, parameters: PyTree) -> Float[Array, "P P"]:
         """F through the intermediate."""
         flat, unravel = ravel_pytree(parameters)
-        leaves, structure = jax.tree.flatten(self.inner(parameters))
+        leaves, structure = jax.tree.flatten(self.middle)
         first = lambda tree: jax.tree.map(lambda leaf: leaf[0], tree)
         of_leaves = lambda leaves, draws: self.outer(jax.tree.unflatten(structure, leaves), draws)
-        used = leaves_in_use(lambda leaves: of_leaves(leaves, first(self.draws)), first(leaves))
+        [used] = leaves_in_use(lambda leaves: [of_leaves(leaves, first(self.draws))], first(leaves))
         keep = lambda leaves: [leaf for leaf, here in zip(leaves, used, strict=True) if here]
 
         def small(moving: list[Array], leaves: list[Array], draws: PyTree) -> Array:
@@ -86,7 +107,7 @@ class Bottleneck(NamedTuple):
                 pairs = zip(leaves, used, strict=True)
                 return of_leaves([next(rest) if here else leaf for leaf, here in pairs], draws)
 
-            factor = jacobian(outer, moving)
+            factor = Traced.of(outer, moving).jacobian()
             return factor.T @ factor
 
         def inner(vector: Array) -> Array:
@@ -113,7 +134,10 @@ class ByDatum(NamedTuple):
 
     def matrix(self, parameters: PyTree) -> Float[Array, "M P"]:
         """All rows, each differentiated alone: a batch costs as much as its data one by one."""
-        one = lambda inputs: jacobian(lambda moved: self.rows(moved, inputs), parameters)
+
+        def one(inputs: PyTree) -> Array:
+            return Traced.of(lambda moved: self.rows(moved, inputs), parameters).jacobian()
+
         every = jax.vmap(one)(self.inputs)
         return every.reshape(-1, every.shape[-1])
 
@@ -180,7 +204,7 @@ class FisherOperator:
         """The factor R as a matrix, columns in the order of `ravel_pytree`."""
         if self.by_datum is not None:
             return self.by_datum.matrix(self.parameters)
-        return jacobian(self.row_function, self.parameters)
+        return Traced.of(self.row_function, self.parameters).jacobian()
 
     def to_dense(self) -> Float[Array, "P P"]:
         """F as a matrix."""
@@ -189,8 +213,9 @@ class FisherOperator:
         middle = self.bottleneck
         if middle is not None and middle.is_cheaper(self.parameters):
             return middle.gram(self.parameters)
-        if self.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
-            factor = self.rows()
+        traced = Traced.of(self.row_function, self.parameters)
+        if traced.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
+            factor = traced.jacobian() if self.by_datum is None else self.rows()
             return factor.T @ factor
         flat, unravel = ravel_pytree(self.parameters)
         basis = jnp.eye(flat.size, dtype=flat.dtype)

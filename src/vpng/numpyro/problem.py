@@ -17,7 +17,7 @@ from numpyro.distributions.transforms import Transform
 from vpng.errors import InputError
 from vpng.fisher.unwrap import has_arrays
 from vpng.numpyro.triangular import gathered
-from vpng.problem import Parameters, Problem, Site, depends, floating_leaves
+from vpng.problem import Parameters, Problem, Site, floating_leaves, leaves_in_use
 
 Trace = Mapping[str, dict[str, Any]]
 
@@ -55,7 +55,8 @@ class TracedProblem(Problem):
         guide: the guide.
         transforms: from unconstrained to constrained, for every parameter.
         num_data: number of observations, plates that are subsampled counted whole.
-        root_names: latents whose prior has no parents.
+        prior_names: latents whose prior holds information, in the order of the model.
+        root_names: those whose prior has no parents.
         subsampled: whether any plate is.
         model_names: parameters of the model alone.
         held_density: whether log q(z; lambda) is to be had for a z that is held fixed, which for a
@@ -66,6 +67,7 @@ class TracedProblem(Problem):
     guide: Callable = eqx.field(static=True)
     transforms: dict[str, Transform] = eqx.field(static=True)
     num_data: int = eqx.field(static=True)
+    prior_names: tuple[str, ...] = eqx.field(default=(), static=True)
     root_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
     subsampled: bool = eqx.field(default=False, static=True)
     model_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
@@ -133,8 +135,7 @@ class TracedProblem(Problem):
         return [self._site(site, moving=True) for site in trace.values() if _has_density(site)]
 
     def roots(self, model: PyTree, latent: PyTree, batch: Call) -> list[bool]:
-        trace = self.model_trace(model, latent, batch)
-        return [name in self.root_names for name, site in trace.items() if _has_density(site)]
+        return [name in self.root_names for name in self.prior_names]
 
     def approximation_sites(self, variational: PyTree, latent: PyTree, batch: Call) -> list[Site]:
         frozen = jax.lax.stop_gradient(latent)
@@ -301,13 +302,21 @@ def traced_problem(
     quick = {name: gathered(transform) for name, transform in transforms.items()}
     bare = TracedProblem(model=model, guide=guide, transforms=quick, num_data=1)
     whole = dict(params)
-    guide_trace = bare.guide_trace(whole, rng_key, call)
-    drawn = {
-        name: site["value"]
-        for name, site in guide_trace.items()
-        if _is_latent(site) or site["type"] == "plate"
-    }
-    model_trace = bare.model_trace(whole, drawn, call)
+    traces: list[Trace] = []
+
+    def both(whole: dict[str, PyTree], rng_key: PRNGKeyArray) -> dict[str, Array]:
+        guide_trace = bare.guide_trace(whole, rng_key, call)
+        drawn = {
+            name: site["value"]
+            for name, site in guide_trace.items()
+            if _is_latent(site) or site["type"] == "plate"
+        }
+        traces[:] = guide_trace, bare.model_trace(whole, drawn, call)
+        return drawn
+
+    # What is asked of the traces is known without computing any value.
+    drawn = jax.eval_shape(both, whole, rng_key)
+    guide_trace, model_trace = traces
     if not allow_discrete:
         _check_reparameterised(guide_trace, model_trace)
     _mention_factors(model_trace)
@@ -328,23 +337,23 @@ def traced_problem(
     latent = {name: value for name, value in drawn.items() if guide_trace[name]["type"] == "sample"}
     fixed = {name: value for name, value in drawn.items() if name not in latent}
 
-    def distribution_of(name: str) -> Callable[[PyTree, PyTree], list[Array]]:
-        def leaves(model_params: PyTree, latent: PyTree) -> list[Array]:
-            trace = bare.model_trace(model_params, {**latent, **fixed}, call)
-            return floating_leaves(trace[name]["fn"])
+    candidates = [name for name, site in model_trace.items() if _has_density(site)]
 
-        return leaves
+    def priors(fixed: PyTree, model_params: PyTree, latent: PyTree) -> list[list[Array]]:
+        trace = bare.model_trace(model_params, {**latent, **fixed}, call)
+        return [floating_leaves(trace[name]["fn"]) for name in candidates]
 
+    used = leaves_in_use(priors, fixed, parameters.model, latent)
+    num_fixed = len(jax.tree.leaves(fixed))
     roots = frozenset(
-        name
-        for name, site in model_trace.items()
-        if _has_density(site) and not depends(distribution_of(name), parameters.model, latent)
+        name for name, leaves in zip(candidates, used, strict=True) if not any(leaves[num_fixed:])
     )
     problem = TracedProblem(
         model,
         guide,
         quick,
         _number_of_data(model_trace),
+        tuple(candidates),
         roots,
         any(_is_subsampled(site) for site in plates),
         frozenset(parameters.model),

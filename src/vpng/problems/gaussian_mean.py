@@ -70,6 +70,7 @@ class GaussianMean(Problem):
     def latent(self, variational: Array, noise: Array, batch: Array) -> Array:
         return variational + self.scale * noise
 
+    @eqx.filter_jit
     def optimum(self, data: Float[Array, "n d"]) -> Float[Array, " d"]:
         """Mu' = (n I + Sigma)^-1 sum_i x_i, the mean of the posterior."""
         covariance = self.covariance_root @ self.covariance_root.T
@@ -77,6 +78,7 @@ class GaussianMean(Problem):
         system = data.shape[0] * jnp.eye(size, dtype=covariance.dtype) + covariance
         return jnp.linalg.solve(system, jnp.sum(data, axis=0))
 
+    @eqx.filter_jit
     def elbo(self, mean: Float[Array, " d"], data: Float[Array, "n d"]) -> Float[Array, ""]:
         """The ELBO of the whole data set in closed form."""
         count, size = data.shape
