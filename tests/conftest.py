@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -54,6 +55,12 @@ TAKE_LONGEST = ("distributed/", "training/test_killed_runs", "cli/", "numpyro/")
 def pytest_collection_modifyitems(items):
     """The files that take longest begin, so that no worker waits for another at the end."""
     items.sort(key=lambda item: not any(part in item.nodeid for part in TAKE_LONGEST))
+
+
+def pytest_collection_finish():
+    """Tracing makes objects by the million: look for garbage rarely, and not among the modules."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 import vpng.fisher.operator as operator_module
 from problems_for_tests import random_problem
 from vpng import Exact, Predictive, Probed, Sampled, Variational
+from vpng.fisher.operator import Bottleneck, Traced
 from vpng.selection import Selection, variational_part
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -144,6 +145,51 @@ def test_the_bottleneck_is_used_where_it_is_smaller():
     assert block.bottleneck is not None
     local, parameters, batch = random_problem("local", "normal", seed=0)
     assert Predictive().operator(local, parameters, batch, jax.random.key(0)).by_datum is not None
+
+
+def kernel_rows(latent):
+    """Rows that see one leaf through a Cholesky factor, another linearly and a third not at all."""
+    distances = (jnp.arange(30.0)[:, None] - jnp.arange(30.0)) ** 2
+    kernel = jnp.exp(-distances * jnp.exp(latent["length"])) + 0.1 * jnp.eye(30)
+    return jnp.linalg.cholesky(kernel) @ latent["white"]
+
+
+LATENT = {
+    "length": np.array(-2.0),
+    "unseen": np.ones(3),
+    "white": np.random.default_rng(0).normal(size=30),
+}
+
+
+@pytest.mark.parametrize("rows", [kernel_rows, lambda latent: kernel_rows(latent)[:9]])
+def test_a_jacobian_leaf_by_leaf_is_the_jacobian(rows):
+    flat, unravel = ravel_pytree(LATENT)
+    traced = Traced.of(rows, LATENT)
+    assert traced.num_rows == rows(LATENT).size
+    np.testing.assert_allclose(
+        traced.jacobian(), jax.jacfwd(lambda v: rows(unravel(v)))(flat), rtol=1e-10, atol=1e-12
+    )
+
+
+def test_what_does_not_depend_on_a_leaf_is_not_pushed_along_with_it():
+    count = lambda function: str(jax.make_jaxpr(function)()).count("f64[34,30,30]")
+    flat, unravel = ravel_pytree(LATENT)
+    assert count(lambda: jax.jacfwd(lambda v: kernel_rows(unravel(v)))(flat)) > 0
+    assert count(lambda: Traced.of(kernel_rows, LATENT).jacobian()) == 0
+
+
+def test_one_vector_of_parameters_is_taken_through_the_parts_of_what_it_makes():
+    flat, unravel = ravel_pytree(LATENT)
+    inner = lambda vector: jax.tree.map(lambda leaf: leaf[None], unravel(jnp.sinh(vector)))
+    point = jnp.arcsinh(flat)
+    bottleneck = Bottleneck(inner(point), inner, lambda latent, _: kernel_rows(latent), ())
+    assert bottleneck.is_cheaper(point)
+    jacobian = jax.jacfwd(lambda v: kernel_rows(unravel(jnp.sinh(v))))(point)
+    np.testing.assert_allclose(
+        bottleneck.gram(point), jacobian.T @ jacobian, rtol=1e-10, atol=1e-12
+    )
+    blind = bottleneck._replace(outer=lambda latent, _: jnp.zeros(2))
+    np.testing.assert_array_equal(blind.gram(point), np.zeros((34, 34)))
 
 
 def test_a_matrix_too_large_for_its_factor_is_made_by_products(monkeypatch):
