@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 import vpng.fisher.operator as operator_module
 from problems_for_tests import random_problem
 from vpng import Exact, Predictive, Probed, Sampled, Variational
-from vpng.fisher.operator import Bottleneck, Traced
+from vpng.fisher.operator import Bottleneck, Traced, _parts
 from vpng.selection import Selection, variational_part
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -162,13 +162,20 @@ LATENT = {
 
 
 @pytest.mark.parametrize("rows", [kernel_rows, lambda latent: kernel_rows(latent)[:9]])
-def test_a_jacobian_leaf_by_leaf_is_the_jacobian(rows):
+def test_a_jacobian_in_parts_is_the_jacobian(rows):
     flat, unravel = ravel_pytree(LATENT)
     traced = Traced.of(rows, LATENT)
     assert traced.num_rows == rows(LATENT).size
     np.testing.assert_allclose(
         traced.jacobian(), jax.jacfwd(lambda v: rows(unravel(v)))(flat), rtol=1e-10, atol=1e-12
     )
+
+
+def test_parts_are_few_however_many_leaves_there_are():
+    assert _parts([1, 3, 30]) == [[2], [0, 1]]
+    assert _parts([1] * 200) == [list(range(200))]
+    assert _parts([20, 20]) == [[0], [1]]
+    assert _parts([3, 4]) == [[0, 1]]
 
 
 def test_what_does_not_depend_on_a_leaf_is_not_pushed_along_with_it():

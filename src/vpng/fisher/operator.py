@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
@@ -17,9 +18,11 @@ from vpng.problem import leaves_in_use
 _DENSE_FROM_ROWS_LIMIT = 2**26
 """Largest M x P factor (entries) that `to_dense` builds; beyond it columns are made by products."""
 
+_IN_PARTS_FROM = 32
+"""Smallest number of columns for which a Jacobian is made in parts."""
 
-_LEAF_BY_LEAF_FROM = 32
-"""Smallest number of columns for which a Jacobian is made leaf by leaf."""
+_MOST_PARTS = 8
+"""A leaf of one part in so many of the columns is differentiated alone."""
 
 
 class Traced(NamedTuple):
@@ -42,26 +45,45 @@ class Traced(NamedTuple):
     def jacobian(self) -> Float[Array, "M P"]:
         """The Jacobian, columns in the order of `ravel_pytree`.
 
-        In forward mode leaf by leaf: what does not depend on a leaf is not pushed along with it,
-        say the Cholesky factor of a kernel with latents that are multiplied by it.
+        In forward mode by parts: what does not depend on a leaf is not pushed along with it, say
+        the Cholesky factor of a kernel with latents that are multiplied by it.
         """
         evaluate = lambda leaves: jaxpr_as_fun(self.jaxpr)(*leaves)[0].ravel()
         leaves = jax.tree.leaves(self.point)
         flat, unravel = ravel_pytree(self.point)
-        whole = lambda vector: evaluate(jax.tree.leaves(unravel(vector)))
         if 2 * self.num_rows < flat.size:
-            return jax.jacrev(whole)(flat)
-        if flat.size < _LEAF_BY_LEAF_FROM or len(leaves) == 1:
-            return jax.jacfwd(whole)(flat)
+            return jax.jacrev(lambda vector: evaluate(jax.tree.leaves(unravel(vector))))(flat)
 
-        def columns(index: int) -> Array:
+        def columns(part: list[int]) -> Array:
+            moving, restore = ravel_pytree([leaves[index] for index in part])
+
             def alone(vector: Array) -> Array:
-                moved = vector.reshape(leaves[index].shape)
-                return evaluate([*leaves[:index], moved, *leaves[index + 1 :]])
+                moved = dict(zip(part, restore(vector), strict=True))
+                return evaluate([moved.get(index, leaf) for index, leaf in enumerate(leaves)])
 
-            return jax.jacfwd(alone)(leaves[index].ravel())
+            return jax.jacfwd(alone)(moving)
 
-        return jnp.concatenate([columns(index) for index in range(len(leaves))], axis=1)
+        parts = _parts([leaf.size for leaf in leaves])
+        if len(parts) == 1:
+            return columns(*parts)
+        by_leaf: dict[int, Array] = {}
+        for part in parts:
+            ends = np.cumsum([leaves[index].size for index in part])
+            by_leaf |= dict(zip(part, jnp.split(columns(part), ends[:-1], axis=1), strict=True))
+        return jnp.concatenate([by_leaf[index] for index in range(len(leaves))], axis=1)
+
+
+def _parts(sizes: list[int]) -> list[list[int]]:
+    """Indices of leaves to be differentiated together: large leaves alone, all others at once.
+
+    Every part makes the program longer, so that there are few, and none for small Jacobians.
+    """
+    everything = list(range(len(sizes)))
+    if sum(sizes) < _IN_PARTS_FROM:
+        return [everything]
+    large = [index for index in everything if _MOST_PARTS * sizes[index] >= sum(sizes)]
+    rest = [index for index in everything if index not in large]
+    return [[index] for index in large] + ([rest] if rest else [])
 
 
 class Bottleneck(NamedTuple):
@@ -89,7 +111,7 @@ class Bottleneck(NamedTuple):
         size = sum(leaf.size // leaf.shape[0] for leaf in middle)
         leaves = jax.tree.leaves(parameters)
         num_parameters = sum(leaf.size for leaf in leaves)
-        in_parts = len(leaves) == 1 < len(middle) and num_parameters >= _LEAF_BY_LEAF_FROM
+        in_parts = len(leaves) == 1 < len(middle) and num_parameters >= _IN_PARTS_FROM
         return size < num_parameters or in_parts
 
     def gram(self, parameters: PyTree) -> Float[Array, "P P"]:
