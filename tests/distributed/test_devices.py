@@ -1,7 +1,7 @@
 """The same answer on any number of devices, each curvature with its own way of dividing the work.
 
-20 steps in float64. The sums over data are taken in another order, which changes the last digits
-alone: 1e-10 leaves room for what 20 steps make of them.
+50 steps in float64. The sums over data are taken in another order, which changes the last digits
+alone: 1e-10 leaves room for what 50 steps make of them.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from launch import launch, result
 
 @pytest.fixture(scope="module")
 def comparisons():
-    return result(launch("--devices", "8", "--plan", "quick", "--steps", "20"))
+    return result(launch("--devices", "8", "--plan", "quick"))
 
 
 @pytest.mark.parametrize(
