@@ -1,7 +1,6 @@
 """Starts `worker.py` in processes of their own."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -15,13 +14,11 @@ WORKER = Path(__file__).with_name("worker.py")
 
 def launch(*arguments: str) -> subprocess.Popen:
     """A worker, its output and errors captured."""
-    clean = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     return subprocess.Popen(
         [sys.executable, str(WORKER), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=clean,
     )
 
 

@@ -31,16 +31,11 @@ parser.add_argument("--slow", type=float, default=0.0)
 parser.add_argument("--heartbeat", type=int, default=60)
 options = parser.parse_args()
 
+# Besides those of conftest.py, if a test has started this.
 os.environ["XLA_FLAGS"] = " ".join(
     [
+        os.environ.get("XLA_FLAGS", ""),
         f"--xla_force_host_platform_device_count={options.devices}",
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_cpu_parallel_codegen_split_count=1",
-        "--xla_cpu_multi_thread_eigen=false",
-        "--xla_disable_hlo_passes=while-loop-simplifier,while-loop-constant-sinking,"
-        "reshape-mover,simplify-conditional,simplify-sorts,tree_reduction_rewriter",
     ]
 )
 os.environ["JAX_PLATFORMS"] = "cpu"

@@ -191,6 +191,8 @@ def test_one_vector_of_parameters_is_taken_through_the_parts_of_what_it_makes():
     point = jnp.arcsinh(flat)
     bottleneck = Bottleneck(inner(point), inner, lambda latent, _: kernel_rows(latent), ())
     assert bottleneck.is_cheaper(point)
+    many = bottleneck._replace(middle={"white": np.ones((1, 30)), "other": np.ones((1, 1000))})
+    assert not many.is_cheaper(point)
     jacobian = jax.jacfwd(lambda v: kernel_rows(unravel(jnp.sinh(v))))(point)
     np.testing.assert_allclose(
         bottleneck.gram(point), jacobian.T @ jacobian, rtol=1e-10, atol=1e-12

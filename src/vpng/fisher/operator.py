@@ -111,8 +111,9 @@ class Bottleneck(NamedTuple):
         size = sum(leaf.size // leaf.shape[0] for leaf in middle)
         leaves = jax.tree.leaves(parameters)
         num_parameters = sum(leaf.size for leaf in leaves)
-        in_parts = len(leaves) == 1 < len(middle) and num_parameters >= _IN_PARTS_FROM
-        return size < num_parameters or in_parts
+        # A guide may draw all latents as one vector and hand on its pieces: both are counted here.
+        in_parts = len(leaves) == 1 < len(middle) and size <= 2 * num_parameters
+        return size < num_parameters or (in_parts and num_parameters >= _IN_PARTS_FROM)
 
     def gram(self, parameters: PyTree) -> Float[Array, "P P"]:
         """F through the intermediate."""

@@ -1,8 +1,7 @@
 """NumPyro's triangular constraint by gathers, where NumPyro scatters.
 
 Same values, same derivatives. On a CPU a scatter is a loop, and a step of the automatic rule goes
-back and forth between the vector and the matrix a dozen times: of the step of a small model with a
-full covariance this saves a third.
+back and forth between the vector and the matrix a dozen times.
 """
 
 from functools import lru_cache
