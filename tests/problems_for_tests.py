@@ -8,7 +8,6 @@ latents, whose expectations are finite sums.
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,6 +66,17 @@ SUPPORTS: dict[str, np.ndarray] = {
 }
 """The outcomes x' of one datum, for the families that have finitely many."""
 
+OBSERVATIONS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    "normal": lambda generator, count: generator.normal(size=count),
+    "bernoulli": lambda generator, count: generator.integers(0, 2, (count, NUM_OUTPUTS)),
+    "binomial": lambda generator, count: generator.integers(0, 5, count),
+    "categorical": lambda generator, count: generator.integers(0, NUM_OUTPUTS, count),
+    "poisson": lambda generator, count: generator.poisson(1.0, (count, NUM_OUTPUTS)),
+    "multivariate_normal": lambda generator, count: generator.normal(size=(count, 2)),
+    "gamma": lambda generator, count: generator.gamma(1.0, size=count),
+}
+"""So many data that the family can give, whatever the parameters."""
+
 
 class _Decoded(Problem):
     num_data: int
@@ -116,8 +126,11 @@ def random_problem(
 ):
     """A problem, parameters and a batch; arrays in the default precision of the moment."""
     generator = np.random.default_rng(seed)
-    normal = lambda *shape, scale=0.6: jnp.asarray(scale * generator.normal(size=shape))
-    variational = {"bias": normal(NUM_LATENTS), "log_scale": normal(NUM_LATENTS, scale=0.3) - 0.5}
+    normal = lambda *shape, loc=0.0, scale=0.6: jax.device_put(
+        loc + scale * generator.normal(size=shape)
+    )
+    bias, log_scale = normal(NUM_LATENTS), normal(NUM_LATENTS, loc=-0.5, scale=0.3)
+    variational = {"bias": bias, "log_scale": log_scale}
     if kind == "local":
         variational["weights"] = normal(NUM_FEATURES, NUM_LATENTS)
     model = {
@@ -129,17 +142,8 @@ def random_problem(
     cls = LocalProblem if kind == "local" else GlobalProblem
     problem = cls(num_data=num_total or num_data, family=family)
     parameters = Parameters(variational, model)
-    batch = {"inputs": inputs, "observed": jnp.zeros(num_data)}
-    batch["observed"] = _observations(problem, parameters, batch, jnp.asarray(seed))
-    return problem, parameters, batch
-
-
-@eqx.filter_jit
-def _observations(problem: Problem, parameters: Parameters, batch: Any, seed: Any) -> Any:
-    noise = problem.noise(jax.random.key(seed), batch)
-    latent = problem.latent(parameters.variational, noise, batch)
-    likelihood = problem.likelihood(parameters.model, latent, batch)
-    return likelihood.sample(jax.random.key(seed + 1))
+    observed = jax.device_put(OBSERVATIONS[family](generator, num_data))
+    return problem, parameters, {"inputs": inputs, "observed": observed}
 
 
 class SwitchGlobal(Problem):

@@ -52,7 +52,7 @@ class PoissonLine(Problem):
 def everything():
     x, eps = np.meshgrid(DATA, NOISE, indexing="ij")
     count = np.broadcast_to(COUNTS[:, None], x.shape)
-    return {k: jnp.asarray(v.ravel()) for k, v in {"x": x, "eps": eps, "count": count}.items()}
+    return {k: v.ravel() for k, v in {"x": x, "eps": eps, "count": count}.items()}
 
 
 PROBLEM = PoissonLine(num_data=9)
@@ -64,6 +64,7 @@ def loss(vector):
     return ELBO(1).estimate(jax.random.key(0), PROBLEM, parameters, everything()).loss
 
 
+@jax.jit
 def symmetric_divergence(vector):
     """E KL_sym per datum between here and there: (r - r') (log r - log r') for Poisson rates."""
     batch = everything()
@@ -73,6 +74,12 @@ def symmetric_divergence(vector):
 
     here, there = log_rate(jnp.asarray(HERE)), log_rate(vector)
     return jnp.mean((jnp.exp(here) - jnp.exp(there)) * (here - there))
+
+
+@jax.jit
+def fisher():
+    metric, parameters = Predictive(num_particles=1), Parameters(*map(jnp.asarray, HERE))
+    return metric.operator(PROBLEM, parameters, everything(), jax.random.key(0)).to_dense()
 
 
 @jax.jit
@@ -114,32 +121,30 @@ def best_angle(radius_squared, angles):
 
 
 def test_steepest_ascent_turns_into_the_vpng_direction():
-    direction = vpng_direction()
-    wanted = float(jnp.arctan2(direction[1], direction[0]))
+    direction = np.asarray(vpng_direction())
+    wanted = np.arctan2(direction[1], direction[0])
     errors = []
     for radius_squared in (1e-2, 1e-4, 1e-6, 1e-8):
-        whole_circle = best_angle(radius_squared, jnp.linspace(-np.pi, np.pi, 721))
-        fine = best_angle(radius_squared, whole_circle + jnp.linspace(-0.02, 0.02, 721))
+        whole_circle = float(best_angle(radius_squared, np.linspace(-np.pi, np.pi, 721)))
+        fine = best_angle(radius_squared, whole_circle + np.linspace(-0.02, 0.02, 721))
         errors.append(abs((float(fine) - wanted + np.pi) % (2 * np.pi) - np.pi))
     # The error is of the order of the radius, which falls tenfold each time; half of that will do.
     assert all(later < before / 5 for before, later in pairwise(errors))
     assert errors[-1] < 1e-3
-    gradient = -jax.grad(loss)(jnp.asarray(HERE))
-    plain = float(jnp.arctan2(gradient[1], gradient[0]))
+    gradient = -np.asarray(jax.jit(jax.grad(loss))(np.asarray(HERE)))
+    plain = np.arctan2(gradient[1], gradient[0])
     assert abs(plain - wanted) > 0.1  # the plain gradient points elsewhere
 
 
 @pytest.mark.parametrize("angle", [0.0, 0.9, 2.3])
 def test_the_divergence_is_the_fisher_to_second_order(angle):
     """KL_sym(d) = d^T F d + O(|d|^3): the remainder over |d|^2 falls in proportion to |d|."""
-    parameters = Parameters(*map(jnp.asarray, HERE))
-    metric = Predictive(num_particles=1)
-    fisher = metric.operator(PROBLEM, parameters, everything(), jax.random.key(0)).to_dense()
     ray = np.array([np.cos(angle), np.sin(angle)])
+    curvature = ray @ np.asarray(fisher()) @ ray
     remainders = []
     for size in (1e-2, 1e-3):
-        divergence = float(symmetric_divergence(jnp.asarray(HERE) + size * ray))
-        remainders.append(divergence / size**2 - ray @ fisher @ ray)
-    assert ray @ fisher @ ray > 1e-2
-    assert abs(remainders[1]) < 0.01 * (ray @ fisher @ ray)
+        divergence = float(symmetric_divergence(np.asarray(HERE) + size * ray))
+        remainders.append(divergence / size**2 - curvature)
+    assert curvature > 1e-2
+    assert abs(remainders[1]) < 0.01 * curvature
     assert remainders[1] / remainders[0] == pytest.approx(0.1, rel=0.1)

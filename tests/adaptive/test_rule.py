@@ -1,6 +1,7 @@
 """The adaptive rule on losses whose optimum, curvature and noise are known."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ OPTIMUM = np.array([1.0, -2.0])
 
 
 def start():
-    return Parameters({"x": jnp.array([30.0, 10.0])}, {})
+    return Parameters({"x": jax.device_put(np.array([30.0, 10.0]))}, {})
 
 
 class Drawn(NamedTuple):
@@ -73,7 +74,7 @@ def runner(rule, loss, *, noise=0.0, metric=1.0, particles=4, num_steps=50):
 def test_a_quadratic_is_solved_to_rounding():
     state, (info, _) = runner(Adaptive(AveragedDense(), 1), quadratic)(jax.random.key(0))
     np.testing.assert_allclose(state.accepted.variational["x"], OPTIMUM, atol=1e-6)
-    assert bool(jnp.all(info.accepted))
+    assert np.asarray(info.accepted).all()
     np.testing.assert_allclose(info.curvature_ratio[1:8], 1.0, rtol=1e-6)
 
 
@@ -84,42 +85,52 @@ def test_a_metric_wrong_by_a_hundred_is_found_out(metric):
     steps = 1500 if metric > 1 else 60
     run = runner(rule, quadratic, metric=metric, num_steps=steps)
     state, (_, path) = run(jax.random.key(0))
-    assert float(quadratic(state.accepted)) < 1e-3 * float(quadratic(start()))
-    losses = jax.vmap(lambda x: quadratic(Parameters({"x": x}, {})))(path)
-    assert float(jnp.max(losses)) <= float(quadratic(start())) * (1 + 1e-9)
+    loss = lambda x: quadratic(Parameters({"x": np.asarray(x)}, {}))
+    begin, end = (loss(params.variational["x"]) for params in (start(), state.accepted))
+    assert end < 1e-3 * begin
+    assert max(map(loss, np.asarray(path))) <= begin * (1 + 1e-9)
+
+
+@cache
+def noisy_runs():
+    """The loss at the end and the shares of 16 runs with noise in the gradient."""
+    run = runner(Adaptive(AveragedDense(), 1), quadratic, noise=2.0, particles=4, num_steps=600)
+
+    def one(key):
+        state, (info, _) = run(key)
+        return quadratic(state.accepted), info.share
+
+    every = jax.jit(lambda key: jax.vmap(one)(jax.random.split(key, 16)))
+    return jax.tree.map(np.asarray, every(jax.random.key(1)))
 
 
 def test_noise_is_averaged_away():
     """The gradient noise is the metric's own, one nat of it per step; at step t the excess loss of
     the mean of t independent steps is about 2 nats / (2 t), and the rule must come near that."""
-    rule = Adaptive(AveragedDense(), 1)
-    run = runner(rule, quadratic, noise=2.0, particles=4, num_steps=600)
-    excess = jax.vmap(lambda key: quadratic(run(key)[0].accepted))(
-        jax.random.split(jax.random.key(1), 16)
-    )
+    excess, _ = noisy_runs()
     # One step of Newton's method leaves 0.5 tr(F^-1 C) = noise^2 / particles = 1 on average.
-    assert float(jnp.mean(excess)) < 0.05
+    assert excess.mean() < 0.05
 
 
 def test_the_share_falls_with_the_number_of_steps():
-    rule = Adaptive(AveragedDense(), 1)
-    _, (info, _) = runner(rule, quadratic, noise=2.0, num_steps=600)(jax.random.key(2))
+    _, shares = noisy_runs()
     # A mean over all steps would ask for 1 / 550; finding signal by chance keeps it above that.
-    assert float(jnp.mean(info.share[-100:])) < 0.06 < float(jnp.max(info.share[:20]))
+    assert shares[0, -100:].mean() < 0.06 < shares[0, :20].max()
 
 
 def test_a_share_of_doubtful_signal_falls_in_the_end():
     """Halves that agree a little for ever, as steps that are too long make them, still settle."""
     rule = Adaptive(AveragedDense(), 1)
 
+    @jax.jit
     def share(agreement, step):
         state = rule.init(start())._replace(
             agreement=jnp.array([agreement]),
             spread=jnp.array([agreement**2]),
             memory=jnp.array([3.0]),
-            step=jnp.asarray(step),
+            step=step,
         )
-        return float(rule._share(state)[0])
+        return rule._share(state)[0]
 
     assert share(0.3, 0) == pytest.approx(2 * 0.3 / 1.3)
     assert share(0.2, 950) == pytest.approx(50 / 1000)
@@ -131,29 +142,40 @@ def test_a_step_with_far_more_noise_than_usual_is_shortened():
     """Beyond four times the usual power of the noise, and what is tolerated, the power is that."""
     rule = Adaptive(AveragedDense(), 1)
     usual = 4.0 * (2.0 + AveragedDense.tolerated_noise)
-    before, now = jnp.full(4, 2.0), jnp.array([0.0, usual, 100.0 * usual, 1e30])
-    left = rule._calm(before, now)
+    before, now = np.full(4, 2.0), np.array([0.0, usual, 100.0 * usual, 1e30])
+    calm = jax.jit(rule._calm)
+    left = np.asarray(calm(before, now))
     np.testing.assert_allclose(left[:3], [1.0, 1.0, 0.1])
     assert 0.0 < left[3] < 1e-10
-    unknown = jnp.full(1, jnp.finfo(float).max)
-    assert float(rule._calm(unknown, jnp.array([1e9]))[0]) == 1.0
+    unknown = np.full(1, np.finfo(float).max)
+    assert np.asarray(calm(unknown, np.array([1e9])))[0] == 1.0
 
 
-@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf, -1e12])
+@cache
+def walled_run():
+    """From a loss beyond a wall, a run."""
+
+    @jax.jit
+    def run(bad):
+        def walled(params):
+            x = params.variational["x"]
+            return jnp.where(x[0] < 5.0, bad, quadratic(params))
+
+        rule = Adaptive(AveragedDense(), 1)
+        return runner(rule, walled, num_steps=200)(jax.random.key(3))
+
+    return run
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1e12])
 def test_a_loss_that_breaks_down_is_never_entered(bad):
     """Beyond a wall the loss is not a number, infinite, or absurdly good: never accepted."""
-
-    def walled(params):
-        x = params.variational["x"]
-        return jnp.where(x[0] < 5.0, bad, quadratic(params))
-
-    rule = Adaptive(AveragedDense(), 1)
-    state, (info, path) = runner(rule, walled, num_steps=200)(jax.random.key(3))
-    assert float(jnp.min(path[:, 0])) >= 5.0
-    assert int(jnp.sum(~info.accepted)) > 0
-    assert bool(jnp.all(jnp.isfinite(info.loss)))
-    assert bool(jnp.all(jnp.isfinite(path)))
-    assert float(state.damping) > rule.minimum_damping
+    state, (info, path) = jax.tree.map(np.asarray, walled_run()(bad))
+    assert path[:, 0].min() >= 5.0
+    assert np.sum(~info.accepted) > 0
+    assert np.isfinite(info.loss).all()
+    assert np.isfinite(path).all()
+    assert state.damping > Adaptive(AveragedDense(), 1).minimum_damping
 
 
 def test_a_heavy_tail_is_no_excuse():
@@ -175,11 +197,11 @@ def test_a_heavy_tail_is_no_excuse():
 
     run = jax.jit(lambda key: jax.lax.scan(step, rule.init(start()), jax.random.split(key, 60)))
     _, path = run(jax.random.key(4))
-    assert float(jnp.min(path)) >= 5.0
+    assert np.asarray(path).min() >= 5.0
 
 
 def test_the_state_keeps_its_types():
     rule = Adaptive(AveragedDense(), 1)
-    before = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), rule.init(start()))
-    state, _ = runner(rule, quadratic, num_steps=2)(jax.random.key(0))
-    assert before == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
+    types = lambda state: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
+    state, _ = jax.eval_shape(runner(rule, quadratic, num_steps=2), jax.random.key(0))
+    assert types(rule.init(start())) == types(state)

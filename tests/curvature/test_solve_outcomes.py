@@ -1,5 +1,6 @@
 """Failures survive compilation: they are an outcome, not an exception."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,12 +22,13 @@ ALL = {
 
 
 def solve(solver, rows, gradient, damping):
-    @jax.jit
-    def run(rows, gradient):
-        operator = FisherOperator(jnp.zeros(rows.shape[1]), lambda v: rows @ v)
-        return solver.solve(lambda: operator, gradient, damping, solver.init(operator.parameters))
+    return run(solver, np.asarray(rows, np.float32), np.asarray(gradient, np.float32), damping)
 
-    return run(jnp.asarray(rows, jnp.float32), jnp.asarray(gradient, jnp.float32))
+
+@eqx.filter_jit
+def run(solver, rows, gradient, damping):
+    operator = FisherOperator(jnp.zeros(rows.shape[1]), lambda v: rows @ v)
+    return solver.solve(lambda: operator, gradient, damping, solver.init(operator.parameters))
 
 
 @pytest.mark.parametrize("name", [n for n in ALL if n != "identity"])
@@ -48,7 +50,7 @@ def test_a_singular_matrix_without_damping_gets_some(name):
     """The oracle: float64 with the damping that the fallback states."""
     rows = np.array([[1.0, 0.0, 0.0], [2.0, 1.0, 0.0]])
     matrix = rows @ rows.T if name == "dual" else rows.T @ rows
-    more = float(raised(jnp.asarray(matrix, jnp.float32), 0.0))
+    more = float(jax.jit(raised)(np.asarray(matrix, np.float32), 0.0))
     solution = solve(ALL[name], rows, [1.0, 1.0, 1.0], 0.0)
     assert bool(solution.info.outcome == Outcome.damped)
     wanted = np.linalg.solve(rows.T @ rows + more * np.eye(3), np.ones(3))
@@ -66,7 +68,7 @@ def test_clipped_eigenvalues():
     vectors, _ = np.linalg.qr(generator.normal(size=(4, 4)))
     matrix = vectors * [-1.0, -1e-3, 0.5, 2.0] @ vectors.T
     wanted = vectors / [0.1, 0.1, 0.6, 2.1] @ vectors.T @ np.ones(4)
-    found = clipped(jnp.asarray(matrix, jnp.float32), 0.1, jnp.ones(4))
+    found = jax.jit(clipped)(np.asarray(matrix, np.float32), 0.1, np.ones(4, np.float32))
     np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
@@ -133,9 +135,8 @@ def test_outcomes_explain_themselves():
 
 def test_conjugate_gradients_go_on_where_the_gradient_has_zeros(x64):
     """Two coupled parameters and one that the loss does not feel at all."""
-    rows = jnp.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0]])
-    operator = FisherOperator(jnp.zeros(3), lambda v: rows @ v)
-    gradient = jnp.array([1.0, -2.0, 0.0])
-    found = ConjugateGradient(rtol=1e-12).solve(lambda: operator, gradient, 0.1, jnp.zeros(3))
+    rows = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.0]])
+    gradient = np.array([1.0, -2.0, 0.0])
+    found = run(ConjugateGradient(rtol=1e-12), rows, gradient, 0.1)
     wanted = np.linalg.solve(rows.T @ rows + 0.1 * np.eye(3), gradient)
     np.testing.assert_allclose(found.direction, wanted, rtol=1e-10, atol=1e-14)

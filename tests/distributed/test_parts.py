@@ -20,28 +20,38 @@ from vpng.training.blocks import block_bounds, blocks_for, own_blocks
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 def test_a_triangle_fits_half_a_square(size):
-    matrix = np.random.default_rng(size).normal(size=(size, size))
-    packed = pack(jnp.asarray(matrix, jnp.float32))
-    assert packed.size <= (size + 1) * (size + 2) / 2
-    np.testing.assert_array_equal(unpack(packed, size), np.triu(matrix).astype(np.float32))
-    whole = mirrored(unpack(packed, size))
+    matrix = np.random.default_rng(size).normal(size=(size, size)).astype(np.float32)
+
+    @jax.jit
+    def there_and_back(matrix):
+        packed = pack(matrix)
+        assert packed.size <= (size + 1) * (size + 2) / 2
+        return unpack(packed, size), mirrored(unpack(packed, size))
+
+    triangle, whole = map(np.asarray, there_and_back(matrix))
+    np.testing.assert_array_equal(triangle, np.triu(matrix))
     np.testing.assert_array_equal(whole, whole.T)
-    np.testing.assert_array_equal(np.diagonal(whole), np.diagonal(matrix).astype(np.float32))
+    np.testing.assert_array_equal(np.diagonal(whole), np.diagonal(matrix))
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 def test_an_orthogonal_matrix_fits_half_a_square(size, x64):
     matrix = np.linalg.qr(np.random.default_rng(size).normal(size=(size, size)))[0]
-    packed = reflections(jnp.asarray(matrix))
-    assert packed.size <= (size + 1) * (size + 2) / 2
-    again = from_reflections(packed, size)
+
+    @jax.jit
+    def there_and_back(matrix):
+        packed = reflections(matrix)
+        assert packed.size <= (size + 1) * (size + 2) / 2
+        return from_reflections(packed, size)
+
+    again = np.asarray(there_and_back(matrix))
     np.testing.assert_allclose(np.abs(again.T @ matrix), np.eye(size), atol=1e-14)
 
 
 def test_gram_sums_over_all_leading_axes():
-    vectors = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 5)), jnp.float32)
+    vectors = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
     expected = np.einsum("abi,abj->ij", vectors, vectors)
-    np.testing.assert_allclose(gram(vectors), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jax.jit(gram)(vectors), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_work_is_shared_evenly():
@@ -71,7 +81,7 @@ def test_tasks_on_one_device_are_done_in_turn():
 
 def test_batches_in_blocks_visit_every_datum_once_an_epoch():
     """14 data in 4 blocks of 4, 4, 3, 3: an epoch has 3 batches with a datum of each block."""
-    data, batches = Blocks.create(jnp.arange(14.0), 4), Batches(14, 4, 4)
+    data, batches = Blocks.create(np.arange(14.0), 4), Batches(14, 4, 4)
     order, epochs = batches.init(), []
     bounds = block_bounds(14, 4)
     np.testing.assert_array_equal(bounds, [0, 4, 8, 11, 14])
@@ -80,7 +90,7 @@ def test_batches_in_blocks_visit_every_datum_once_an_epoch():
     for epoch in range(8):
         seen = []
         for position in range(3):
-            step = jnp.int32(3 * epoch + position)
+            step = np.int32(3 * epoch + position)
             batch, order = following(data, jax.random.key(0), step, order)
             blocks = np.searchsorted(bounds, np.asarray(batch), side="right") - 1
             np.testing.assert_array_equal(blocks, [0, 1, 2, 3])
@@ -90,8 +100,8 @@ def test_batches_in_blocks_visit_every_datum_once_an_epoch():
     assert len(set(epochs)) == 8
     assert {value for seen in epochs for value in seen} == set(range(14))
     np.testing.assert_array_equal(data.everything(), np.arange(14.0))
-    single, _ = Batches(14, 4).next(
-        Blocks.create(jnp.arange(14.0), 1), jax.random.key(0), jnp.int32(0), Batches(14, 4).init()
+    single, _ = jax.jit(Batches(14, 4).next)(
+        Blocks.create(np.arange(14.0), 1), jax.random.key(0), np.int32(0), Batches(14, 4).init()
     )
     assert len(set(np.asarray(single).tolist())) == 4
 
@@ -158,7 +168,7 @@ def test_processes_that_cannot_be(argument, given):
 
 def run(data, **options):
     problem = LinearLatent(num_data=10)
-    parameters = Parameters(jnp.asarray(0.1), jnp.asarray(0.5))
+    parameters = Parameters(*jax.device_put((np.float32(0.1), np.float32(0.5))))
     fit(problem, parameters, data, optimizers.gradient(0.1), 2, jax.random.key(0), **options)
 
 

@@ -32,6 +32,9 @@ def forms(kind, family, metric):
     """Every form of the operator, from one compiled program."""
     problem, parameters, batch = random_problem(kind, family, seed=1)
 
+    size = sum(leaf.size for leaf in jax.tree.leaves(parameters))
+    vector = np.random.default_rng(0).normal(size=size)
+
     @jax.jit
     def compute(parameters, batch, vector):
         operator = metric.operator(problem, parameters, batch, jax.random.key(KEY))
@@ -52,10 +55,8 @@ def forms(kind, family, metric):
             "block rows": block.rows(),
         }
 
-    size = ravel_pytree(parameters)[0].size
-    vector = jnp.asarray(np.random.default_rng(0).normal(size=size))
-    lambda_size = ravel_pytree(parameters.variational)[0].size
-    return compute(parameters, batch, vector), vector, lambda_size
+    lambda_size = sum(leaf.size for leaf in jax.tree.leaves(parameters.variational))
+    return jax.tree.map(np.asarray, compute(parameters, batch, vector)), vector, lambda_size
 
 
 @pytest.mark.parametrize(
@@ -69,13 +70,13 @@ def forms(kind, family, metric):
 )
 def test_all_forms_agree(kind, name):
     got, vector, size = forms(kind, "bernoulli", METRICS[name])
-    dense, rows = np.asarray(got["dense"]), np.asarray(got["rows"])
+    dense, rows = got["dense"], got["rows"]
     tolerance = {"rtol": 1e-9, "atol": 1e-11 * np.abs(dense).max()}
     assert np.abs(dense).max() > 1e-3
     np.testing.assert_allclose(rows.T @ rows, dense, **tolerance)
     np.testing.assert_allclose(got["plain"], dense, **tolerance)
     # By datum the rows come in another order: compare what does not depend on it.
-    jacobian = np.asarray(got["jacobian"])
+    jacobian = got["jacobian"]
     assert jacobian.shape == rows.shape
     np.testing.assert_allclose(jacobian.T @ jacobian, dense, **tolerance)
     order = lambda m: m[np.lexsort(np.round(m, 9).T)]
@@ -85,7 +86,7 @@ def test_all_forms_agree(kind, name):
     np.testing.assert_allclose(got["diagonal"], np.diag(dense), **tolerance)
     # `Parameters` puts the variational parameters first.
     np.testing.assert_allclose(got["block"], dense[:size, :size], **tolerance)
-    block_rows = np.asarray(got["block rows"])
+    block_rows = got["block rows"]
     np.testing.assert_allclose(block_rows.T @ block_rows, dense[:size, :size], **tolerance)
 
 
@@ -125,10 +126,10 @@ def test_the_sum_of_metrics_is_the_sum_of_matrices():
 
 def test_max_data_is_the_metric_of_the_first_data():
     problem, parameters, batch = random_problem("global", "binomial", seed=2, num_data=5)
-    few = jax.tree.map(lambda leaf: leaf[:2], batch)
 
     @jax.jit
     def dense(parameters):
+        few = jax.tree.map(lambda leaf: leaf[:2], batch)
         dense = lambda m, data: m.operator(problem, parameters, data, jax.random.key(0)).to_dense()
         return dense(Predictive(max_data=2), batch), dense(Predictive(), few)
 
@@ -138,13 +139,19 @@ def test_max_data_is_the_metric_of_the_first_data():
 def test_the_bottleneck_is_used_where_it_is_smaller():
     """Two latents against 2 + 2 variational parameters: Gram matrices of size 2, not 4."""
     problem, parameters, batch = random_problem("global", "normal", seed=0)
-    selection = Selection.of(variational_part(parameters), parameters, None)
-    operator = Predictive().operator(problem, parameters, batch, jax.random.key(0))
-    block = operator.restricted(selection.active, selection.embed)
-    assert operator.bottleneck is not None
-    assert block.bottleneck is not None
-    local, parameters, batch = random_problem("local", "normal", seed=0)
-    assert Predictive().operator(local, parameters, batch, jax.random.key(0)).by_datum is not None
+    local, local_parameters, local_batch = random_problem("local", "normal", seed=0)
+    key = jax.random.key(0)
+
+    def look(parameters, local_parameters):
+        operator = Predictive().operator(problem, parameters, batch, key)
+        selection = Selection.of(variational_part(parameters), parameters, None)
+        block = operator.restricted(selection.active, selection.embed)
+        assert operator.bottleneck is not None
+        assert block.bottleneck is not None
+        by_datum = Predictive().operator(local, local_parameters, local_batch, key).by_datum
+        assert by_datum is not None
+
+    jax.eval_shape(look, parameters, local_parameters)
 
 
 def kernel_rows(latent):
@@ -163,12 +170,14 @@ LATENT = {
 
 @pytest.mark.parametrize("rows", [kernel_rows, lambda latent: kernel_rows(latent)[:9]])
 def test_a_jacobian_in_parts_is_the_jacobian(rows):
-    flat, unravel = ravel_pytree(LATENT)
-    traced = Traced.of(rows, LATENT)
-    assert traced.num_rows == rows(LATENT).size
-    np.testing.assert_allclose(
-        traced.jacobian(), jax.jacfwd(lambda v: rows(unravel(v)))(flat), rtol=1e-10, atol=1e-12
-    )
+    @jax.jit
+    def both():
+        flat, unravel = ravel_pytree(LATENT)
+        traced = Traced.of(rows, LATENT)
+        assert traced.num_rows == rows(LATENT).size
+        return traced.jacobian(), jax.jacfwd(lambda v: rows(unravel(v)))(flat)
+
+    np.testing.assert_allclose(*both(), rtol=1e-10, atol=1e-12)
 
 
 def test_parts_are_few_however_many_leaves_there_are():
@@ -180,25 +189,32 @@ def test_parts_are_few_however_many_leaves_there_are():
 
 def test_what_does_not_depend_on_a_leaf_is_not_pushed_along_with_it():
     count = lambda function: str(jax.make_jaxpr(function)()).count("f64[34,30,30]")
-    flat, unravel = ravel_pytree(LATENT)
-    assert count(lambda: jax.jacfwd(lambda v: kernel_rows(unravel(v)))(flat)) > 0
+
+    def at_once():
+        flat, unravel = ravel_pytree(LATENT)
+        return jax.jacfwd(lambda v: kernel_rows(unravel(v)))(flat)
+
+    assert count(at_once) > 0
     assert count(lambda: Traced.of(kernel_rows, LATENT).jacobian()) == 0
 
 
 def test_one_vector_of_parameters_is_taken_through_the_parts_of_what_it_makes():
-    flat, unravel = ravel_pytree(LATENT)
-    inner = lambda vector: jax.tree.map(lambda leaf: leaf[None], unravel(jnp.sinh(vector)))
-    point = jnp.arcsinh(flat)
-    bottleneck = Bottleneck(inner(point), inner, lambda latent, _: kernel_rows(latent), ())
-    assert bottleneck.is_cheaper(point)
-    many = bottleneck._replace(middle={"white": np.ones((1, 30)), "other": np.ones((1, 1000))})
-    assert not many.is_cheaper(point)
-    jacobian = jax.jacfwd(lambda v: kernel_rows(unravel(jnp.sinh(v))))(point)
-    np.testing.assert_allclose(
-        bottleneck.gram(point), jacobian.T @ jacobian, rtol=1e-10, atol=1e-12
-    )
-    blind = bottleneck._replace(outer=lambda latent, _: jnp.zeros(2))
-    np.testing.assert_array_equal(blind.gram(point), np.zeros((34, 34)))
+    @jax.jit
+    def grams():
+        flat, unravel = ravel_pytree(LATENT)
+        inner = lambda vector: jax.tree.map(lambda leaf: leaf[None], unravel(jnp.sinh(vector)))
+        point = jnp.arcsinh(flat)
+        bottleneck = Bottleneck(inner(point), inner, lambda latent, _: kernel_rows(latent), ())
+        assert bottleneck.is_cheaper(point)
+        many = bottleneck._replace(middle={"white": np.ones((1, 30)), "other": np.ones((1, 1000))})
+        assert not many.is_cheaper(point)
+        blind = bottleneck._replace(outer=lambda latent, _: jnp.zeros(2))
+        jacobian = jax.jacfwd(lambda v: kernel_rows(unravel(jnp.sinh(v))))(point)
+        return bottleneck.gram(point), jacobian, blind.gram(point)
+
+    found, jacobian, blind = map(np.asarray, grams())
+    np.testing.assert_allclose(found, jacobian.T @ jacobian, rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(blind, np.zeros((34, 34)))
 
 
 def test_a_matrix_too_large_for_its_factor_is_made_by_products(monkeypatch):
@@ -215,7 +231,7 @@ def test_a_matrix_too_large_for_its_factor_is_made_by_products(monkeypatch):
         operator = make()
         return operator.to_dense(), operator.mv(parameters), wanted
 
-    dense, image, wanted = compute(parameters)
+    dense, image, wanted = jax.tree.map(np.asarray, compute(parameters))
     np.testing.assert_allclose(dense, wanted, rtol=1e-9, atol=1e-12)
-    flat = lambda tree: ravel_pytree(tree)[0]
+    flat = lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
     np.testing.assert_allclose(flat(image), wanted @ flat(parameters), rtol=1e-9, atol=1e-12)

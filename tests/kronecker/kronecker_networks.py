@@ -12,14 +12,19 @@ from vpng.kronecker import statistics
 from vpng.kronecker.structure import by_path
 
 
-def perceptron(rng_key, sizes, *, bias=True):
+def normal(shape, *, seed):
+    """Gaussian draws in the default precision of the moment."""
+    return jax.device_put(np.random.default_rng(seed).normal(size=shape))
+
+
+def perceptron(seed, sizes, *, bias=True):
     """Layers {"w": [in, out], "b": [out]} with biases away from zero."""
+    generator = np.random.default_rng(seed)
     layers = []
-    keys = jax.random.split(rng_key, len(sizes) - 1)
-    for key, (into, out) in zip(keys, pairwise(sizes), strict=True):
-        layer = {"w": jax.random.normal(key, (into, out)) / jnp.sqrt(into)}
+    for into, out in pairwise(sizes):
+        layer = {"w": jax.device_put(generator.normal(size=(into, out)) / np.sqrt(into))}
         if bias:
-            layer["b"] = 0.3 * jax.random.normal(jax.random.fold_in(key, 1), (out,))
+            layer["b"] = jax.device_put(0.3 * generator.normal(size=out))
         layers.append(layer)
     return layers
 
@@ -48,15 +53,9 @@ def network_operator(function, parameters, inputs):
 def layer_rows(operator, layers):
     """The rows of R for each layer, columns in the order of its ravelled matrix."""
     flat, unravel = jax.flatten_util.ravel_pytree(operator.parameters)
-    function = lambda vector: operator.row_function(unravel(vector)).ravel()
-
-    @jax.jit
-    def compute(flat):
-        rows = jax.jacfwd(function)(flat)
-        matrix = lambda layer: lambda row: layer.matrix(by_path(unravel(row))).ravel()
-        return [jax.vmap(matrix(layer))(rows) for layer in layers]
-
-    return [np.asarray(rows) for rows in compute(flat)]
+    rows = jax.jacfwd(lambda vector: operator.row_function(unravel(vector)).ravel())(flat)
+    matrix = lambda layer: lambda row: layer.matrix(by_path(unravel(row))).ravel()
+    return [jax.vmap(matrix(layer))(rows) for layer in layers]
 
 
 def compiled_statistics(structure, operator, **options):

@@ -7,8 +7,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from kronecker_networks import (
     apply,
-    compiled_statistics,
     network_operator,
+    normal,
     perceptron,
     relative_error,
 )
@@ -23,6 +23,7 @@ from vpng.kronecker import (
     KroneckerTridiagonal,
     LogarithmicRank,
     PerFactor,
+    statistics,
     zero_statistics,
 )
 from vpng.kronecker.discover import look_at
@@ -32,25 +33,35 @@ DAMPINGS = [PerFactor(), FactoredTikhonov()]
 
 
 def _perceptron_operator(num_data=6):
-    layers = perceptron(jax.random.key(0), (3, 4, 2, 3))
-    return network_operator(apply, layers, jax.random.normal(jax.random.key(1), (num_data, 3)))
+    layers = perceptron(0, (3, 4, 2, 3))
+    return network_operator(apply, layers, normal((num_data, 3), seed=1))
 
 
 def _gradient(parameters):
-    flat, unravel = ravel_pytree(parameters)
-    return unravel(jax.random.normal(jax.random.key(9), flat.shape, flat.dtype))
+    generator = np.random.default_rng(9)
+    return jax.tree.map(lambda leaf: jax.device_put(generator.normal(size=leaf.shape)), parameters)
 
 
 def _solve(curvature, operator, gradient, damping=0.05):
-    state = curvature.init(operator.parameters)
-    return jax.jit(lambda state: curvature.solve(lambda: operator, gradient, damping, state))(state)
+    def solve(gradient):
+        state = curvature.init(operator.parameters)
+        return curvature.solve(lambda: operator, gradient, damping, state)
+
+    return jax.jit(solve)(gradient)
 
 
-def _damped(curvature, factors, damping=0.05):
-    added = curvature.factor_damping.split(factors, jnp.asarray(damping))
-    return Factors(
-        *(np.asarray(f + d * np.eye(len(f))) for f, d in zip(factors, added, strict=True))
-    )
+def _damped(curvature, structure, operator, damping=0.05, **options):
+    """The statistics, and of each layer the damped factors."""
+
+    @jax.jit
+    def compute(damping):
+        found = statistics(structure, operator, **options)
+        layers = [found.layers[layer.weight] for layer in structure.layers]
+        return found, layers, [curvature.factor_damping.split(pair, damping) for pair in layers]
+
+    found, layers, added = jax.tree.map(np.asarray, compute(damping))
+    damp = lambda factor, more: factor + more * np.eye(len(factor))
+    return found, [Factors(*map(damp, *both)) for both in zip(layers, added, strict=True)]
 
 
 @pytest.mark.parametrize("factor_damping", DAMPINGS)
@@ -60,10 +71,10 @@ def test_block_diagonal_solve_is_the_dense_one(x64, factor_damping):
     curvature = Kronecker(structure, factor_damping)
     gradient = _gradient(operator.parameters)
     solution = _solve(curvature, operator, gradient)
-    found = compiled_statistics(structure, operator)
-    for position, layer in enumerate(structure.layers):
-        block = np.kron(*_damped(curvature, found.layers[layer.weight]))
-        matrix = jnp.concatenate([gradient[position]["w"], gradient[position]["b"][None]])
+    _, damped = _damped(curvature, structure, operator)
+    for position, factors in enumerate(damped):
+        block = np.kron(*factors)
+        matrix = np.vstack([gradient[position]["w"], gradient[position]["b"]])
         wanted = np.linalg.solve(block, matrix.ravel()).reshape(matrix.shape)
         np.testing.assert_allclose(solution.direction[position]["w"], wanted[:-1], rtol=1e-8)
         np.testing.assert_allclose(solution.direction[position]["b"], wanted[-1], rtol=1e-8)
@@ -71,30 +82,29 @@ def test_block_diagonal_solve_is_the_dense_one(x64, factor_damping):
 
 
 def test_balanced_damping_is_blind_to_the_scale_between_the_factors(x64):
-    factors = Factors(jnp.diag(jnp.array([1.0, 3.0])), jnp.diag(jnp.array([0.2, 0.4, 0.1])))
+    factors = Factors(np.diag([1.0, 3.0]), np.diag([0.2, 0.4, 0.1]))
     scaled = Factors(10 * factors.inputs, factors.outputs / 10)
-    a, g = FactoredTikhonov().split(factors, jnp.asarray(0.3))
-    b, h = FactoredTikhonov().split(scaled, jnp.asarray(0.3))
+    split = jax.jit(FactoredTikhonov().split)
+    (a, g), (b, h) = np.array([split(factors, 0.3), split(scaled, 0.3)])
     np.testing.assert_allclose([a * g, b * h], 0.3)
     np.testing.assert_allclose([b / a, g / h], 10.0)
     plain = FactoredTikhonov(balanced=False).split(factors, jnp.asarray(0.3))
     np.testing.assert_allclose(plain, np.sqrt(0.3))
 
 
-def _chain_matrix(curvature, structure, found):
+def _chain_matrix(damped, couplings):
     """The damped matrix that agrees with F on three block diagonals, as a Gaussian chain.
 
     Layer i given layer i + 1 has the mean Psi_i = Psi^A (x) Psi^G times the latter, so the blocks
     further off are F_ij = Psi_i F_{i+1, j}.
     """
-    damped = [_damped(curvature, found.layers[layer.weight]) for layer in structure.layers]
     count = len(damped)
     slopes = [
         np.kron(
             np.linalg.solve(damped[i + 1].inputs, pair.inputs.T).T,
             np.linalg.solve(damped[i + 1].outputs, pair.outputs.T).T,
         )
-        for i, pair in enumerate(found.couplings)
+        for i, pair in enumerate(couplings)
     ]
     blocks = {(j, j): np.kron(*damped[j]) for j in range(count)}
     for j in range(count):
@@ -111,8 +121,8 @@ def test_tridiagonal_solve_is_the_dense_one(x64, factor_damping):
     curvature = KroneckerTridiagonal(structure, factor_damping)
     gradient = _gradient(operator.parameters)
     solution = _solve(curvature, operator, gradient)
-    found = compiled_statistics(structure, operator, couplings=True)
-    matrix = _chain_matrix(curvature, structure, found)
+    found, damped = _damped(curvature, structure, operator, couplings=True)
+    matrix = _chain_matrix(damped, found.couplings)
     flat, direction = (
         np.concatenate([np.append(layer["w"], layer["b"]) for layer in layers])
         for layers in (gradient, solution.direction)
@@ -122,14 +132,19 @@ def test_tridiagonal_solve_is_the_dense_one(x64, factor_damping):
 
 def _inverse_matrix(curvature, operator):
     """The matrix of the solve, column by column."""
-    flat, unravel = ravel_pytree(operator.parameters)
-    state = _solve(curvature, operator, operator.parameters).state._replace(step=jnp.asarray(1))
 
-    def column(vector):
-        solution = curvature.solve(lambda: operator, unravel(vector), 0.05, state)
-        return ravel_pytree(solution.direction)[0]
+    @jax.jit
+    def columns():
+        flat, unravel = ravel_pytree(operator.parameters)
+        state = curvature.init(operator.parameters)
 
-    return jax.jit(jax.vmap(column))(jnp.eye(flat.size, dtype=flat.dtype))
+        def column(vector):
+            solution = curvature.solve(lambda: operator, unravel(vector), 0.05, state)
+            return ravel_pytree(solution.direction)[0]
+
+        return jax.vmap(column)(jnp.eye(flat.size, dtype=flat.dtype))
+
+    return columns()
 
 
 @pytest.mark.parametrize(
@@ -140,12 +155,7 @@ def test_tridiagonal_inverse_stays_positive_definite(x64, rank, diagonal_outputs
     operator = _perceptron_operator(num_data=2)
     structure = look_at(operator).structure
     curvature = KroneckerTridiagonal(
-        structure,
-        PerFactor(),
-        rank,
-        statistics_period=9,
-        inverse_period=9,
-        diagonal_outputs=diagonal_outputs,
+        structure, PerFactor(), rank, diagonal_outputs=diagonal_outputs
     )
     inverse = np.asarray(_inverse_matrix(curvature, operator))
     np.testing.assert_allclose(inverse, inverse.T, atol=1e-6 * np.abs(inverse).max())
@@ -153,19 +163,19 @@ def test_tridiagonal_inverse_stays_positive_definite(x64, rank, diagonal_outputs
 
 
 def test_other_blocks_are_solved_with_their_own_curvature(x64):
-    parameters = {"w": jnp.ones((3, 2)), "gain": jnp.arange(1.0, 4.0), "shift": jnp.ones(2)}
-    inputs = jax.random.normal(jax.random.key(1), (4, 3))
+    parameters = {"w": np.ones((3, 2)), "gain": np.arange(1.0, 4.0), "shift": np.ones(2)}
+    inputs = normal((4, 3), seed=1)
     operator = network_operator(
         lambda p, x: jnp.tanh((x * p["gain"]) @ p["w"]) * p["shift"], parameters, inputs
     )
-    matrix = np.asarray(operator.to_dense())[:5, :5] + 0.05 * np.eye(5)
+    matrix = np.asarray(jax.jit(operator.to_dense)())[:5, :5] + 0.05 * np.eye(5)
     gradient = _gradient(parameters)
     solution = _solve(Kronecker(look_at(operator).structure), operator, gradient)
     wanted = np.linalg.solve(matrix, np.concatenate([gradient["gain"], gradient["shift"]]))
     np.testing.assert_allclose(solution.direction["gain"], wanted[:3], rtol=1e-8)
     np.testing.assert_allclose(solution.direction["shift"], wanted[3:], rtol=1e-8)
     solution = _solve(Kronecker(look_at(operator, dense_limit=0).structure), operator, gradient)
-    wanted = gradient["gain"] / np.diag(matrix)[:3]
+    wanted = np.asarray(gradient["gain"]) / np.diag(matrix)[:3]
     np.testing.assert_allclose(solution.direction["gain"], wanted, rtol=1e-8)
 
 
@@ -177,16 +187,22 @@ def _decaying(size):
 
 def test_low_rank_keeps_the_leading_directions(x64):
     matrix, values, basis = _decaying(60)
-    found, _ = leading_eigenpairs(jnp.asarray(matrix), 12)
+    identity = np.eye(60)
+
+    @jax.jit
+    def compute(matrix, damping):
+        root = inverse_root(matrix, damping, LogarithmicRank(3.0, threshold=50))
+        small = inverse_root(matrix, damping, LogarithmicRank(3.0, threshold=61))
+        products = root.gram().mv(identity), root.mv(root.transposed_mv(identity))
+        return leading_eigenpairs(matrix, 12)[0], root, products, small
+
+    found, root, (gram, twice), small = compute(matrix, 0.01)
     np.testing.assert_allclose(found, values[:12], rtol=1e-4)
-    root = inverse_root(jnp.asarray(matrix), jnp.asarray(0.01), LogarithmicRank(3.0, threshold=50))
     assert isinstance(root, LowRank)
     assert root.vectors.shape == (60, 13)
     truncated = (basis[:, :13] * values[:13]) @ basis[:, :13].T + 0.01 * np.eye(60)
-    identity = jnp.eye(60)
-    assert relative_error(root.gram().mv(identity), np.linalg.inv(truncated)) < 1e-3
-    assert relative_error(root.mv(root.transposed_mv(identity)), root.gram().mv(identity)) < 1e-12
-    small = inverse_root(jnp.asarray(matrix), jnp.asarray(0.01), LogarithmicRank(3.0, threshold=61))
+    assert relative_error(gram, np.linalg.inv(truncated)) < 1e-3
+    assert relative_error(twice, gram) < 1e-12
     assert isinstance(small, Full)
 
 
@@ -195,22 +211,23 @@ def _scalar_statistics(value):
     zeros = zero_statistics(
         look_at(operator).structure, operator.parameters, couplings=False, diagonal_outputs=False
     )
-    return jax.tree.map(lambda leaf: jnp.full_like(leaf, value), zeros)
+    return jax.tree.map(lambda leaf: np.full_like(leaf, value), zeros)
 
 
 def test_averages_are_unbiased_and_skip_what_is_not_finite():
     averages = Averages.of(_scalar_statistics(0.0))
     assert averages.current.layers[""].inputs == 0.0
-    for value in (2.0, jnp.nan, 4.0, jnp.inf):
-        averages = averages.updated(_scalar_statistics(value), 0.9)
+    update = jax.jit(Averages.updated, static_argnames="decay")
+    for value in (2.0, np.nan, 4.0, np.inf):
+        averages = update(averages, _scalar_statistics(value), decay=0.9)
     np.testing.assert_allclose(averages.current.layers[""].inputs, (0.9 * 2 + 4) / 1.9, rtol=1e-6)
-    newest = averages.updated(_scalar_statistics(7.0), None)
+    newest = update(averages, _scalar_statistics(7.0), decay=None)
     np.testing.assert_allclose(newest.current.layers[""].outputs, 7.0)
 
 
 def test_periods_decide_what_is_refreshed():
-    layers = perceptron(jax.random.key(0), (3, 4, 2))
-    inputs = jax.random.normal(jax.random.key(1), (4, 3))
+    layers = perceptron(0, (3, 4, 2))
+    inputs = normal((4, 3), seed=1)
     structure = look_at(network_operator(apply, layers, inputs)).structure
     curvature = Kronecker(structure, statistics_period=2, inverse_period=3)
     traces = []
@@ -221,7 +238,7 @@ def test_periods_decide_what_is_refreshed():
         operator = network_operator(apply, layers, scale * inputs)
         return curvature.solve(lambda: operator, layers, 0.1, state).state
 
-    state = curvature.init(layers)
+    state = jax.jit(curvature.init)(layers)
     for count in range(7):
         new = step(state, 1.0 + count)
         same = [
@@ -240,7 +257,7 @@ def test_a_failed_solve_is_reported_and_recovered_from():
     solve = jax.jit(
         lambda state, damping: curvature.solve(lambda: operator, gradient, damping, state)
     )
-    failed = solve(curvature.init(operator.parameters), jnp.nan)
+    failed = solve(jax.jit(curvature.init)(operator.parameters), jnp.nan)
     assert failed.info.outcome == Outcome.not_finite
     assert solve(failed.state, 0.1).info.outcome == Outcome.success
 
@@ -253,7 +270,7 @@ def test_options_are_checked():
         Kronecker(structure, inverse_period=0)
     with pytest.raises(InputError, match="discover"):
         KroneckerTridiagonal("layers")
-    other = network_operator(apply, perceptron(jax.random.key(0), (3, 5, 2)), jnp.ones((2, 3)))
+    other = network_operator(apply, perceptron(0, (3, 5, 2)), jnp.ones((2, 3)))
     with pytest.raises(InputError, match="structure was discovered with"):
         _solve(Kronecker(structure), other, other.parameters)
 
@@ -268,7 +285,7 @@ def test_a_chain_that_branches_is_refused():
 
 
 def test_particles_as_many_as_data_cannot_be_told_apart():
-    layers = perceptron(jax.random.key(0), (3, 4, 2))
+    layers = perceptron(0, (3, 4, 2))
     operator = network_operator(
         lambda p, x: apply(p, jnp.stack([x, 2 * x, 3 * x])), layers, jnp.ones((3, 3))
     )

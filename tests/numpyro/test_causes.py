@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
@@ -14,7 +15,7 @@ from vpng.numpyro.evaluation import Losses
 from vpng.numpyro.problem import Call
 
 KEY = jax.random.key(0)
-GOOD = jnp.ones(3)
+GOOD = np.ones(3, np.float32)
 
 
 def model(values):
@@ -31,7 +32,7 @@ def model(values):
 def start():
     svi = SVI(model, AutoNormal(model), loss=Trace_ELBO())
     with pytest.warns(UserWarning, match="factor"):
-        state = svi.init(KEY, GOOD)
+        state = jax.jit(svi.init)(KEY, GOOD)
     return svi, state.optim_state
 
 
@@ -40,9 +41,9 @@ def start():
     [
         ({"place_auto_loc": jnp.nan}, GOOD, "parameter of 'place_auto_loc'", "learning rate"),
         ({"width_auto_loc": 300.0}, GOOD, "draw of 'width' in 20 of 20 draws", "init_scale"),
-        ({}, jnp.array([-11.0, 1.0, 1.0]), "factor of 'weight' in 20 of 20 draws", "float64"),
+        ({}, np.array([-11.0, 1.0, 1.0]), "factor of 'weight' in 20 of 20 draws", "float64"),
         ({"place_auto_loc": 200.0}, GOOD, "log-likelihood of 'count' in 20 of 20", "nearer"),
-        ({}, jnp.array([1.0, jnp.nan, -3.0]), "'count', 2 of 3 values of which", "these data"),
+        ({}, np.array([1.0, np.nan, -3.0]), "'count', 2 of 3 values of which", "these data"),
         ({"offset": 0.0}, GOOD, "gradient of 'offset'", "sqrt"),
         ({}, GOOD, "none of its parts", "float64"),
     ],

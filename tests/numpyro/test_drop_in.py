@@ -44,8 +44,9 @@ def test_result_has_numpyros_fields(svi, result):
 
 def test_evaluate_is_numpyros(svi):
     theirs = numpyro.infer.SVI(regression, svi.guide, numpyro.optim.Adam(0.1), svi.loss)
-    expected = theirs.evaluate(theirs.init(KEY, *data()), *data())
-    np.testing.assert_allclose(svi.evaluate(svi.init(KEY, *data()), *data()), expected, rtol=1e-6)
+    expected = jax.jit(theirs.evaluate)(theirs.init(KEY, *data()), *data())
+    found = jax.jit(svi.evaluate)(svi.init(KEY, *data()), *data())
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_losses_are_the_summed_negative_elbo_and_what_is_not_finite_is_dropped():
@@ -54,7 +55,7 @@ def test_losses_are_the_summed_negative_elbo_and_what_is_not_finite_is_dropped()
     wild = SVI(regression, guide, optax.sgd(1e30), Trace_ELBO(), damping=1.0)
     state = wild.init(KEY, *data())
     theirs = numpyro.infer.SVI(regression, guide, optax.sgd(1.0), Trace_ELBO())
-    expected = theirs.evaluate(theirs.init(KEY, *data()), *data())
+    expected = jax.jit(theirs.evaluate)(theirs.init(KEY, *data()), *data())
     step = jax.jit(wild.update)
     state, loss = step(state, *data())
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
@@ -68,8 +69,8 @@ def test_losses_are_the_summed_negative_elbo_and_what_is_not_finite_is_dropped()
         lost = wild.run(KEY, 40, *data(), progress_bar=False)
     begun = wild.get_params(wild.init(KEY, *data()))["w_auto_loc"]
     np.testing.assert_array_equal(lost.params["w_auto_loc"], begun)
-    with pytest.warns(RuntimeWarning, match="2 of 3 steps .* dropped. Not finite is the"):
-        wild.run(KEY, 3, *data(), progress_bar=False)
+    with pytest.warns(RuntimeWarning, match="21 of 22 steps .* dropped. Not finite is the"):
+        wild.run(KEY, 22, *data(), progress_bar=False)
 
 
 def test_predictive_psis_and_arviz_take_the_result(svi, result):
@@ -116,8 +117,8 @@ def test_init_and_updates_inside_jit_scan_and_vmap(svi, result):
 
 
 def test_init_state_and_init_params(svi, result, capsys):
-    again = svi.run(KEY, 3, *data(), init_state=result.state, progress_bar=True)
-    assert int(again.state.optim_state.step) == 43
+    again = svi.run(KEY, 25, *data(), init_state=result.state, progress_bar=True)
+    assert int(again.state.optim_state.step) == 65
     assert "avg. loss" in capsys.readouterr().err
     assert again.losses[0] < result.losses[0]
     start = {"w_auto_loc": jnp.array([0.25, -0.5])}
@@ -165,16 +166,16 @@ def test_arguments_need_not_be_arrays_and_particles_may_come_one_by_one():
 
 
 def test_convergence_stops_the_run_and_says_so(svi):
-    rule = Converged(window=10, patience=1, max_steps=400)
+    rule = Converged(patience=1, max_steps=400)
     found = svi.run(KEY, rule, *data(), progress_bar=False)
     assert found.converged is True
     assert len(found.losses) < 400
     by_name = svi.run(KEY, "auto", *data(), progress_bar=False)
     assert by_name.converged is True
-    assert len(by_name.losses) < Converged().max_steps
-    short = svi.run(KEY, Converged(window=10, max_steps=20), *data(), progress_bar=False)
+    assert len(found.losses) <= len(by_name.losses) < Converged().max_steps
+    short = svi.run(KEY, Converged(max_steps=150), *data(), progress_bar=False)
     assert short.converged is False
-    assert len(short.losses) == 20
+    assert len(short.losses) == 150
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,8 @@ def test_a_run_whose_loss_is_never_finite_stops_with_a_word():
             numpyro.sample("count", dist.Poisson(jnp.exp(level)), obs=values)
 
     svi = SVI(counts, autoguide.AutoNormal(counts, init_scale=1e3))
+    state = jax.jit(svi.init)(KEY, jnp.zeros(5))
     with pytest.warns(RuntimeWarning, match="stopped after .*log-likelihood of 'count'.*nearer"):
-        result = svi.run(KEY, 2000, jnp.zeros(5), progress_bar=False)
+        result = svi.run(KEY, 2000, jnp.zeros(5), init_state=state, progress_bar=False)
     assert len(result.losses) < 2000
     np.testing.assert_allclose(result.params["level_auto_scale"], 1e3, rtol=1e-5)

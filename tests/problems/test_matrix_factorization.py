@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 
 import vpng
@@ -62,17 +63,18 @@ def test_the_predictive_fisher_of_the_items_is_exact(x64):
     data = counted(COUNTS)
 
     @jax.jit
-    def dense(parameters):
+    def compute(parameters):
         metric = Predictive(Exact(), num_particles=1)
-        return metric.operator(problem, parameters, data, KEY).to_dense()
+        noise_key, _ = jax.random.split(KEY)
+        noise = problem.noise(jax.random.split(noise_key, 1)[0], data)
+        latent = problem.latent(parameters.variational, noise, data)
+        return metric.operator(problem, parameters, data, KEY).to_dense(), latent
 
     size = parameters.model.size
-    found = np.asarray(dense(parameters))[-size:, -size:]
-    noise_key, _ = jax.random.split(KEY)
-    noise = problem.noise(jax.random.split(noise_key, 1)[0], data)
-    latent = np.asarray(problem.latent(parameters.variational, noise, data))
+    found, latent = map(np.asarray, compute(parameters))
+    found = found[-size:, -size:]
     outputs = latent @ np.asarray(parameters.model)
-    information = jax.nn.sigmoid(outputs) ** 2 / jax.nn.softplus(outputs)
+    information = scipy.special.expit(outputs) ** 2 / np.logaddexp(0.0, outputs)
     wanted = np.einsum("ui,uk,ul->kil", information, latent, latent) / 6
     blocks = np.zeros((2, 5, 2, 5))
     for item in range(5):
@@ -83,22 +85,20 @@ def test_the_predictive_fisher_of_the_items_is_exact(x64):
 def test_dropout_hides_the_share_and_keeps_the_mean():
     problem, parameters = problem_and_parameters(dropout=0.4)
     data = counted(np.ones((6, 5), np.uint8))
-    keys = jax.random.split(KEY, 400)
-    _, kept = jax.vmap(problem.noise, in_axes=(0, None))(keys, data)
-    # 12,000 draws: the standard error of the share is 0.0045.
-    assert float(kept.mean()) == pytest.approx(0.6, abs=0.02)
     one_layer = problem.init(KEY, hidden=())
 
     @jax.jit
-    def means(keys):
-        noise = jax.vmap(problem.noise, in_axes=(0, None))(keys, data)
-        return jax.vmap(lambda n: problem.encode_noisy(one_layer.variational, n, data)[0])(noise)
+    def compute(key):
+        noise = jax.vmap(problem.noise, in_axes=(0, None))(jax.random.split(key, 400), data)
+        mean = lambda n: problem.encode_noisy(one_layer.variational, n, data)[0]
+        return noise[1], jax.vmap(mean)(noise), problem.whole().encode(one_layer.variational, data)
 
-    found = means(keys)
-    wanted, _ = problem.whole().encode(one_layer.variational, data)
+    kept, found, (wanted, _) = jax.tree.map(np.asarray, compute(KEY))
+    # 12,000 draws: the standard error of the share is 0.0045.
+    assert kept.mean() == pytest.approx(0.6, abs=0.02)
     # One layer is linear, so the mean over masks is the value without a mask.
-    error = 4 * np.asarray(found).std(axis=0) / np.sqrt(400)
-    assert (np.abs(np.asarray(found).mean(axis=0) - wanted) <= error + 1e-6).all()
+    error = 4 * found.std(axis=0) / np.sqrt(400)
+    assert (np.abs(found.mean(axis=0) - wanted) <= error + 1e-6).all()
     assert problem.whole().dropout == 0.0
     assert np.isfinite(jax.jit(ELBO(2).estimate)(KEY, problem, parameters, data).loss)
 

@@ -1,6 +1,7 @@
 """The loop: deterministic, chunked, one compilation, stops for the right reason."""
 
 import warnings
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -10,26 +11,36 @@ import pytest
 
 from vpng import ELBO, InputError, Parameters, Predictive, optimizers
 from vpng.problems import GaussianMean, LinearLatent
-from vpng.training import Batches, InMemory, StopReason, fit, init_state, make_step
+from vpng.training import Batches, InMemory, Loop, StopReason, fit, init_state, make_step
 
 NUM_DATA = 10
 
 
 def setting():
-    data = jnp.asarray(np.random.default_rng(0).normal(size=NUM_DATA), jnp.float32)
+    data = np.random.default_rng(0).normal(size=NUM_DATA).astype(np.float32)
     problem = LinearLatent(num_data=NUM_DATA)
-    return problem, Parameters(jnp.asarray(0.1), jnp.asarray(0.5)), data
+    return problem, Parameters(*jax.device_put((np.float32(0.1), np.float32(0.5)))), data
 
 
 def adam(rate=0.05):
     return optimizers.gradient(rate, rule=optax.scale_by_adam())
 
 
-def run(num_steps, key=0, *, optimizer=None, **options):
-    problem, parameters, data = setting()
-    options.setdefault("progress", False)
-    optimizer = adam() if optimizer is None else optimizer
-    return fit(problem, parameters, data, optimizer, num_steps, jax.random.key(key), **options)
+def fitted(num_steps, key=0, **options):
+    key, options = jax.random.key(key), {"progress": False, **options}
+    return fit(*setting(), adam(), num_steps, key, **options)
+
+
+@cache
+def loop(record_every, batch_size):
+    """One for all tests that run it from the beginning."""
+    return Loop(*setting(), adam(), record_every=record_every, batch_size=batch_size)
+
+
+def run(num_steps, key=0, *, record_every=100, batch_size=None, **options):
+    chosen, (_, parameters, _) = loop(record_every, batch_size), setting()
+    begin = chosen.init(parameters, jax.random.key(key))
+    return chosen.run(begin, num_steps, **{"progress": False, **options})
 
 
 def same_bits(first, second):
@@ -38,7 +49,7 @@ def same_bits(first, second):
 
 
 def test_the_same_key_gives_the_same_bits():
-    first, second, other = run(25), run(25), run(25, key=1)
+    first, second, other = run(25), fitted(25), run(25, key=1)
     same_bits(first.params, second.params)
     np.testing.assert_array_equal(first.history.step_losses, second.history.step_losses)
     assert float(first.params.model) != float(other.params.model)
@@ -66,28 +77,17 @@ def test_the_last_chunk_may_be_shorter():
 
 
 def test_a_run_can_go_on_where_it_stopped():
-    problem, parameters, data = setting()
     whole = run(20, batch_size=3)
     half = run(9, batch_size=3)
-    rest = fit(
-        problem,
-        parameters,
-        data,
-        adam(),
-        11,
-        jax.random.key(99),
-        batch_size=3,
-        progress=False,
-        init_from=half.state,
-    )
+    rest = fitted(11, 99, batch_size=3, init_from=half.state)
     same_bits(rest.params, whole.params)
     np.testing.assert_array_equal(rest.history.column("iteration"), [20])
 
 
 def test_it_finds_the_optimum_of_the_toy():
     """VPNG with the damping near zero: steps of 0.3 Newton steps, up to noise."""
-    covariance = jnp.array([[1.0, 0.9], [0.9, 1.0]])
-    data = jnp.asarray(np.random.default_rng(1).normal(size=(20, 2)) + 1.0, jnp.float32)
+    covariance = np.array([[1.0, 0.9], [0.9, 1.0]], np.float32)
+    data = (np.random.default_rng(1).normal(size=(20, 2)) + 1.0).astype(np.float32)
     problem = GaussianMean.create(covariance, 20, scale=0.05)
     optimizer = optimizers.vpng(problem, 0.3, damping=1e-6)
     result = fit(
@@ -106,13 +106,13 @@ def test_it_finds_the_optimum_of_the_toy():
 
 def test_an_epoch_visits_every_datum_once():
     batches = Batches(12, 4)
-    data = InMemory.create(jnp.arange(12.0))
+    data = InMemory.create(np.arange(12.0))
     key, order = jax.random.key(0), batches.init()
-    epochs = []
+    following, epochs = jax.jit(batches.next), []
     for epoch in range(3):
         seen = []
         for position in range(batches.per_epoch):
-            batch, order = batches.next(data, key, jnp.int32(3 * epoch + position), order)
+            batch, order = following(data, key, np.int32(3 * epoch + position), order)
             assert batch.shape == (4,)
             seen.extend(batch.tolist())
         assert sorted(seen) == list(range(12))
@@ -122,10 +122,11 @@ def test_an_epoch_visits_every_datum_once():
 
 def test_data_left_over_change_with_the_shuffle():
     batches = Batches(10, 4)
-    data = InMemory.create(jnp.arange(10.0))
+    data = InMemory.create(np.arange(10.0))
     order, seen = batches.init(), set()
+    following = jax.jit(batches.next)
     for step in range(20):
-        batch, order = batches.next(data, jax.random.key(0), jnp.int32(step), order)
+        batch, order = following(data, jax.random.key(0), np.int32(step), order)
         seen |= set(batch.tolist())
     assert batches.per_epoch == 2
     assert seen == set(range(10))
@@ -139,7 +140,7 @@ def test_metrics_are_evaluated_at_every_record():
         return jnp.abs(params.variational)
 
     noisy = lambda params, rng_key: jax.random.normal(rng_key)
-    result = run(20, record_every=10, metrics={"distance": distance, "noise": noisy})
+    result = fitted(20, record_every=10, metrics={"distance": distance, "noise": noisy})
     assert len(calls) == 1  # compiled once
     column = result.history.column("distance")
     assert column.shape == (2,)
@@ -175,7 +176,7 @@ def test_callbacks_see_every_record_and_may_stop():
 
 
 def test_time_runs_out():
-    result = run(10_000_000, record_every=50, max_seconds=0.02)
+    result = run(10_000_000, record_every=20, max_seconds=0.02)
     assert result.stop_reason is StopReason.SECONDS
     assert result.history.column("seconds")[-1] >= 0.02
     assert int(result.state.step) < 10_000_000
@@ -223,9 +224,12 @@ def exploding(after):
 
 
 def test_steps_that_are_not_finite_are_dropped():
+    problem, parameters, data = setting()
+    loop = Loop(problem, parameters, data, exploding(5), record_every=10)
+    begin = loop.init(parameters, jax.random.key(0))
     with pytest.warns(RuntimeWarning, match=r"35 of 40 steps were not finite"):
-        result = run(1000, record_every=10, optimizer=exploding(5))
-    good = run(5, record_every=5, optimizer=exploding(5))
+        result = loop.run(begin, 1000, progress=False)
+    good = loop.run(begin, 5, progress=False)
     same_bits(result.params, good.params)  # the last good parameters
     assert result.stop_reason is StopReason.NOT_FINITE
     np.testing.assert_array_equal(result.history.column("rejected"), [5, 10, 10, 10])
@@ -255,7 +259,7 @@ def test_a_loss_that_is_not_finite_is_dropped_too():
 def test_a_clean_run_warns_about_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run(5)
+        fitted(5)
 
 
 def test_a_step_vectorises_over_runs():
@@ -271,8 +275,9 @@ def test_a_step_vectorises_over_runs():
     keys = jax.random.split(jax.random.key(0), 3)
     together, info = jax.jit(jax.vmap(run_of))(keys)
     assert info.loss.shape == (3, 4)
+    run_alone = jax.jit(run_of)
     for i in range(3):
-        alone, _ = jax.jit(run_of)(keys[i])
+        alone, _ = run_alone(keys[i])
         np.testing.assert_allclose(together.params.model[i], alone.params.model, rtol=1e-4)
 
 

@@ -164,11 +164,32 @@ def test_without_a_guard_nothing_is_dropped():
     assert result.stop_reason is StopReason.STEPS
 
 
-def test_a_fisher_that_is_not_finite_is_named_and_the_damping_rises():
-    """Factors of the broken batch: the loss is not finite either, so the damping is what shows."""
-    problem, params = TwoSites(), start()
-    few = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), data(broken=False))
-    metric = Predictive(num_particles=1)
+class Edge(TwoSites):
+    """On the edge the density and its gradient are finite, but the Fisher is not."""
+
+    def likelihood(self, model: Any, latent: Any, batch: Any) -> Any:
+        sites = super().likelihood(model, latent, batch)
+        on_edge, inside = batch["on_edge"], sites["lengths"]
+        still = jax.lax.stop_gradient(latent)
+        # Its observed value sits on its mean: the density is flat there, the Fisher 1 / scale^2.
+        loc = jnp.where(on_edge, 1e20 * (latent - still), inside.loc)
+        return {**sites, "lengths": dist.Normal(loc, jnp.where(on_edge, 1e-20, inside.scale))}
+
+    def observed(self, batch: Any) -> Any:
+        lengths = jnp.where(batch["on_edge"], 0.0, batch["lengths"])
+        return {"counts": batch["counts"], "lengths": lengths}
+
+
+@pytest.fixture(scope="module")
+def factored():
+    """From data, and a number of steps with Kronecker factors, a result."""
+
+    def those(*, broken: bool, on_edge: bool) -> dict[str, np.ndarray]:
+        return {**data(broken=broken), "on_edge": np.full(NUM_DATA, on_edge)}
+
+    problem, params, metric = Edge(), start(), Predictive(num_particles=1)
+    sound = those(broken=False, on_edge=False)
+    few = jax.tree.map(lambda leaf: leaf[:2], sound)
     structure = discover(problem, params, few, metric)
     optimizer = optimizers.vpng(
         problem,
@@ -177,14 +198,29 @@ def test_a_fisher_that_is_not_finite_is_named_and_the_damping_rises():
         curvature=Kronecker(structure, statistics_period=1, inverse_period=4),
         damping=LevenbergMarquardt(initial=0.5, maximum=1e4),
     )
+    loop = Loop(problem, params, sound, optimizer, record_every=5)
+    begin = loop.init(params, jax.random.key(0))
+    return lambda num_steps, **kind: loop.on(those(**kind)).run(begin, num_steps, progress=False)
+
+
+def test_a_fisher_that_is_not_finite_is_named_and_the_damping_rises(factored):
+    """Factors of the broken batch: the loss is not finite either, so the damping is what shows."""
     with pytest.warns(RuntimeWarning, match="3 of 3 steps"):
-        result = run(optimizer, num_steps=3, broken=True)
+        result = factored(3, broken=True, on_edge=False)
     state = result.state.optimizer[0]
     assert float(state.damping.damping) == pytest.approx(0.5 * 5**3)
     assert bool(state.curvature.failed)  # so that the inverses are made anew
     assert int(state.curvature.step) == 0
     assert finite(state.curvature.averages)
     assert float(state.curvature.averages.weight) == 0.0
+
+
+def test_a_factor_that_is_not_finite_is_named(factored):
+    with pytest.warns(RuntimeWarning, match="4 of 4 steps"):
+        result = factored(4, broken=False, on_edge=True)
+    assert result.causes[0].startswith("Fisher factor G of variational['in'], Fisher factor G of")
+    assert np.isfinite(result.history.step_losses).all()
+    assert finite((result.params, result.state.optimizer[0].curvature.averages))
 
 
 class Cliff(TwoSites):
@@ -247,34 +283,6 @@ def test_the_last_good_state_is_one_with_a_finite_loss(cliff):
         result = cliff(1e-30, 1000)
     assert result.stop_reason is StopReason.NOT_FINITE
     assert float(result.params.model) == 0.0
-
-
-class Edge(TwoSites):
-    """A likelihood with a finite density and gradient, but a Fisher that is not finite."""
-
-    def likelihood(self, model: Any, latent: Any, batch: Any) -> Any:
-        scale = 1e-20 * jnp.ones_like(latent)
-        counts = dist.Poisson(jnp.exp(latent))
-        still = jax.lax.stop_gradient(latent)
-        # Its observed value sits on its mean: the density is flat there, the Fisher 1 / scale^2.
-        return {"counts": counts, "lengths": dist.Normal(1e20 * (latent - still), scale)}
-
-    def observed(self, batch: Any) -> Any:
-        return {"counts": batch["counts"], "lengths": jnp.zeros(batch["lengths"].shape)}
-
-
-def test_a_factor_that_is_not_finite_is_named():
-    params = start()
-    few = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), data(broken=False))
-    metric = Predictive(num_particles=1)
-    curvature = Kronecker(discover(Edge(), params, few, metric), statistics_period=1)
-    optimizer = optimizers.vpng(Edge(), 0.1, metric=metric, curvature=curvature, damping=0.5)
-    loop = Loop(Edge(), params, data(broken=False), optimizer, record_every=5)
-    with pytest.warns(RuntimeWarning, match="4 of 4 steps"):
-        result = loop.run(loop.init(params, jax.random.key(0)), 4, progress=False)
-    assert result.causes[0].startswith("Fisher factor G of variational['in'], Fisher factor G of")
-    assert np.isfinite(result.history.step_losses).all()
-    assert finite((result.params, result.state.optimizer[0].curvature.averages))
 
 
 def test_parts_of_a_state_react_to_a_rejection():
