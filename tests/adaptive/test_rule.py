@@ -205,3 +205,32 @@ def test_the_state_keeps_its_types():
     types = lambda state: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
     state, _ = jax.eval_shape(runner(rule, quadratic, num_steps=2), jax.random.key(0))
     assert types(rule.init(start())) == types(state)
+
+
+@pytest.mark.parametrize(
+    ("after", "accepted"),
+    [
+        ([1.0, 3.0, 2.0, 4.0], True),
+        ([0.0, 4.5, 1.5, 4.5], True),
+        ([2.0, 3.0, 4.0, 5.0], False),
+        ([1.0, 2.0, 3.0, 90.0], False),
+    ],
+    ids=["the same", "a rise that noise explains", "a rise of every particle", "one far off"],
+)
+def test_noise_of_the_steps_own_making_is_no_excuse(after, accepted):
+    """A particle that the step throws far off makes the gain noisy; the loss was not before."""
+    before = np.array([1.0, 2.0, 3.0, 4.0])
+    rule = Adaptive(AveragedDense(), 1)
+
+    class Losses(NamedTuple):
+        def at(self, params):
+            return jnp.asarray(before)
+
+        def halves(self, params):
+            zeros = jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape)), params)
+            return Evaluation(jnp.asarray(after), zeros, None)
+
+    metric_at = lambda params: lambda: FisherOperator(params, lambda p: p.variational["x"])
+    state = rule.init(start())._replace(step=jnp.ones((), jnp.int32), predicted=jnp.asarray(100.0))
+    info = jax.jit(lambda state: rule.step(state, Losses(), metric_at)[1])(state)
+    assert bool(info.accepted) is accepted

@@ -132,7 +132,7 @@ OTHERS = {
     ),
     "AutoBNAFNormal": lambda: (
         regression,
-        autoguide.AutoBNAFNormal(regression, num_flows=1, hidden_factors=[1]),
+        autoguide.AutoBNAFNormal(regression),
     ),
     "AutoGuideList": guide_list,
     "AutoBatchedMultivariateNormal": lambda: (
@@ -148,7 +148,13 @@ OTHERS = {
 }
 
 
-FLEXIBLE = {"AutoLowRankMultivariateNormal", "AutoIAFNormal", "AutoBNAFNormal", "AutoDAIS"}
+GAPS = {
+    "AutoLowRankMultivariateNormal": 0.6,
+    "AutoIAFNormal": 0.6,
+    "AutoBNAFNormal": 0.6,
+    "AutoDAIS": 2.0,
+}
+"""Nats to the evidence after forty steps; without correlations no guide is nearer than 0.9."""
 COMPILED_INIT = {"AutoLowRankMultivariateNormal", "AutoIAFNormal", "AutoBNAFNormal", "AutoSemiDAIS"}
 """Whose `init` is compiled in one piece; the batched guides and AutoDAIS keep what it computes."""
 
@@ -158,13 +164,14 @@ def test_every_other_guide(name):
     model, guide = OTHERS[name]()
     arguments = () if name == "AutoSemiDAIS" else data()
     compiled = name in COMPILED_INIT
-    _, result = fitted(model, guide, 40, arguments, seed=1, num_particles=2, compiled_init=compiled)
+    _, result = fitted(
+        model, guide, 40, arguments, seed=1, num_particles=10, compiled_init=compiled
+    )
     losses = result.losses
     assert np.mean(losses[-10:]) < losses[0] - 3.0
-    if name in FLEXIBLE:
-        # No ELBO is above the evidence. Noise of two particles: a few tenths of a nat; the best
-        # guide without correlations is 0.9 nats away, and forty steps need not do better.
-        assert -0.5 < np.mean(losses[-10:]) + log_evidence() < 2.0
+    if name in GAPS:
+        # No ELBO is above the evidence; the noise of ten losses is a tenth of a nat or two.
+        assert -0.3 < np.mean(losses[-10:]) + log_evidence() < GAPS[name]
 
 
 def autoencoder(rows):

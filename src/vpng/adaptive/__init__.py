@@ -5,6 +5,7 @@ from vpng.adaptive.geometry import AbstractGeometry, Evaluation, Objective, Part
 from vpng.adaptive.linearised import Linearised
 from vpng.adaptive.location_scale import Cholesky, LocationScale, PerCoordinate
 from vpng.adaptive.rule import Adaptive, AdaptiveInfo, AdaptiveState
+from vpng.adaptive.stiffness import Stiffness
 
 __all__ = [
     "AbstractGeometry",
@@ -20,4 +21,5 @@ __all__ = [
     "Particles",
     "PerCoordinate",
     "Prepared",
+    "Stiffness",
 ]

@@ -9,12 +9,19 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from vpng.adaptive.geometry import AbstractGeometry, NoiseHere, Prepared, averaged, diagonal_floor
+from vpng.adaptive.stiffness import Stiffness
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
 
 
 class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
-    """F as a P x P matrix, for any approximation with few parameters."""
+    """F as a P x P matrix, for any approximation with few parameters.
+
+    Attributes:
+        stiffness: what is added to the metric of weights of networks.
+    """
+
+    stiffness: Stiffness = Stiffness()
 
     many_solves: ClassVar[bool] = True
     num_blocks: ClassVar[int] = 1
@@ -37,9 +44,10 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
     ) -> Prepared[Float[Array, "P P"]]:
         matrix, finite = averaged(state, lambda: metric().to_dense(), weight)
         _, unravel = ravel_pytree(params)
+        held = matrix + jnp.diag(self.stiffness.diagonal(params))
         # Unit diagonal: parameters may have any units.
-        scale = jax.lax.rsqrt(diagonal_floor(jnp.diagonal(matrix)))
-        correlation = scale[:, None] * matrix * scale
+        scale = jax.lax.rsqrt(diagonal_floor(jnp.diagonal(held)))
+        correlation = scale[:, None] * held * scale
         unit = jnp.eye(scale.size, dtype=scale.dtype)
         factor = jnp.linalg.cholesky(correlation + damping * unit)
         # Formed once: the many solves of one step are then plain products.

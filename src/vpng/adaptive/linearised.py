@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from vpng.adaptive.geometry import AbstractGeometry, NoiseHere, Prepared
+from vpng.adaptive.stiffness import Stiffness
 from vpng.curvature import AbstractCurvature, auto
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
@@ -19,6 +20,7 @@ class Linearised(AbstractGeometry[PyTree]):
 
     Attributes:
         curvature: how to represent and solve.
+        stiffness: what is added to the damping if all parameters are weights of networks.
     """
 
     many_solves: ClassVar[bool] = False
@@ -28,6 +30,7 @@ class Linearised(AbstractGeometry[PyTree]):
     tolerated_noise: ClassVar[float] = 0.1
 
     curvature: AbstractCurvature = eqx.field(default_factory=auto)
+    stiffness: Stiffness = Stiffness()
 
     def init(self, params: Parameters) -> PyTree:
         return self.curvature.init(params)
@@ -48,6 +51,7 @@ class Linearised(AbstractGeometry[PyTree]):
         mean_diagonal = jnp.sum(operator.push(unravel(signs)) ** 2) / flat.size
         finite: Bool[Array, ""] = jnp.isfinite(mean_diagonal)
         absolute = damping * jnp.where(finite, mean_diagonal, 1.0)
+        absolute = absolute + self.stiffness.of_all(params)
 
         def solve(gradient: Parameters) -> Parameters:
             return self.curvature.solve(lambda: operator, gradient, absolute, state).direction

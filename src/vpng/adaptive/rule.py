@@ -324,7 +324,9 @@ class Adaptive(eqx.Module):
     ) -> Bool[Array, ""]:
         losses = evaluation.losses
         gain = before - losses
-        error = jnp.std(gain, ddof=1) / jnp.sqrt(gain.size)
+        # A gain that varies more than the loss did before is no noise either, but the step's doing.
+        spread = jnp.minimum(jnp.std(gain, ddof=1), jnp.std(before, ddof=1))
+        error = spread / jnp.sqrt(gain.size)
         rounding = 1e-6 * jnp.abs(jnp.mean(before))
         # A noise larger than the promised gain is no excuse: heavy tails look like that.
         allowed = jnp.maximum(

@@ -12,12 +12,16 @@ from vpng.adaptive import (
     Linearised,
     LocationScale,
     PerCoordinate,
+    Stiffness,
 )
 from vpng.numpyro.problem import TracedProblem
 from vpng.problem import Parameters
 
 DENSE_LIMIT = 1200
 """Most rows of a matrix that is factorised in every step."""
+
+WEIGHT_NATS = 1.0
+"""What moving a weight of a network by one counts for in the metric, beyond what is seen of it."""
 
 
 def has_many_parameters(guide: Callable, problem: TracedProblem, parameters: Parameters) -> bool:
@@ -33,9 +37,11 @@ def geometry_of(
     structured = _location_scale(guide, problem, parameters)
     if structured is not None:
         return structured
+    weights = {name for part in parameters for name in part if name.endswith("$params")}
+    stiffness = Stiffness(frozenset(weights), WEIGHT_NATS / problem.num_data)
     if _size(parameters) <= DENSE_LIMIT:
-        return AveragedDense()
-    return Linearised()
+        return AveragedDense(stiffness)
+    return Linearised(stiffness=stiffness)
 
 
 def _location_scale(
