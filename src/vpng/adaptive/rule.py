@@ -128,6 +128,7 @@ class Adaptive(eqx.Module):
         free_steps: number of steps after which shares begin to fall with their number.
         usual_noise: a step whose noise has more than this multiple of the usual power is shortened.
         quiet: nats of noise in one direction at which that direction is stepped half as far.
+        wide: nats of noise at the start beyond which the first steps are a third as long.
         metric_period: steps between evaluations of the metric, once noise is most of the gradient.
     """
 
@@ -139,6 +140,7 @@ class Adaptive(eqx.Module):
     free_steps: float = 50.0
     usual_noise: float = 4.0
     quiet: float = 2.0
+    wide: float = 1000.0
     metric_period: int = eqx.field(default=4, static=True)
 
     def init(self, params: Parameters) -> AdaptiveState:
@@ -219,6 +221,9 @@ class Adaptive(eqx.Module):
         noise = self._inner_by_block(apart, of_apart)
         total = power + noise
         nats = self.num_data * noise
+        # A start that is far too wide: what its few draws say may turn it inside out.
+        wide = first & (jnp.max(nats) > self.wide)
+        longest = jnp.where(wide, longest / 3.0, longest)
         noise_before = state.noise
         unknown = noise_before == jnp.finfo(noise.dtype).max
         agreement = jnp.where(total > 0, (power - noise) / jnp.where(total > 0, total, 1.0), 0.0)
