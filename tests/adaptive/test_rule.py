@@ -234,3 +234,24 @@ def test_noise_of_the_steps_own_making_is_no_excuse(after, accepted):
     state = rule.init(start())._replace(step=jnp.ones((), jnp.int32), predicted=jnp.asarray(100.0))
     info = jax.jit(lambda state: rule.step(state, Losses(), metric_at)[1])(state)
     assert bool(info.accepted) is accepted
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["at once", "after a loss that was not finite"])
+@pytest.mark.parametrize(("noise", "share"), [(1.0, 0.3), (1e3, 0.1)])
+def test_a_start_with_much_noise_begins_with_shorter_steps(noise, share, first):
+    rule = Adaptive(AveragedDense(), 1)
+    rows = lambda params: ROOT.T @ params.variational["x"]
+    metric_at = lambda params: lambda: FisherOperator(params, rows)
+    noisy = lambda params, draw: quadratic(params) + noise * draw @ params.variational["x"]
+
+    @jax.jit
+    def step(state, draws):
+        return rule.step(state, Drawn(noisy, draws), metric_at)[0]
+
+    draws = np.array([[[1.0, 0.0]], [[-1.0, 0.0]]])
+    state = rule.init(start())._replace(longest=jnp.asarray(0.3))
+    state = step(state, np.where(first, np.nan, draws))
+    if first:
+        # The start again, which is as good as itself: without noise steps grow by two.
+        state, share = step(state, draws), {0.3: 0.6}.get(share, share)
+    assert state.longest == pytest.approx(share)

@@ -1,5 +1,7 @@
 """Weights of networks move in their own units where the metric does not see them."""
 
+from collections import OrderedDict
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +41,11 @@ def solved(geometry, point, damping):
 def test_only_weights_are_stiff():
     point = parameters(np.zeros(5))
     np.testing.assert_array_equal(WEIGHTS.diagonal(point), [0.25, 0.25, 0.25, 0.0, 0.0])
-    assert not np.any(Stiffness().diagonal(Parameters(np.zeros(3))))
+    unnamed = Parameters(np.zeros(3))
+    assert not np.any(WEIGHTS.diagonal(unnamed))
+    assert WEIGHTS.of_all(unnamed) == WEIGHTS.of_all(Parameters({}, {})) == 0.0
+    ordered = Parameters(OrderedDict([("flow$params", np.zeros(2)), ("a", np.zeros(1))]))
+    np.testing.assert_array_equal(WEIGHTS.diagonal(ordered), [0.25, 0.25, 0.0])
 
 
 def test_a_weight_that_the_metric_does_not_see_moves_by_gradient_over_stiffness():
@@ -52,17 +58,17 @@ def test_a_weight_that_the_metric_does_not_see_moves_by_gradient_over_stiffness(
     assert found[2] == pytest.approx(2.0 / 0.25)
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_many_parameters_are_stiff_if_all_of_them_are_weights(alone):
-    names = {"flow$params", "other$params", "theta"} if alone else {"flow$params"}
+@pytest.mark.parametrize("all_weights", [True, False])
+def test_many_parameters_are_stiff_if_all_of_them_are_weights(all_weights):
+    names = {"flow$params", "other$params", "theta"} if all_weights else {"flow$params"}
     geometry = Linearised(Dense(), Stiffness(frozenset(names), 0.25))
     point = parameters(np.zeros(5), loc="other$params")
     found = flat(solved(geometry, point, 1e-3)(parameters(GRADIENT, loc="other$params")))
-    # Any damping relative to the metric lies between the two that signs v can give: v.F v / 5.
+    # The damping relative to the metric is one of those that signs v can give, v.F v / 5 of it.
     signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * 5)).reshape(5, -1)
     relative = 1e-3 * np.unique(np.sum((ROWS @ signs) ** 2, axis=0)) / 5
     candidates = [
-        np.linalg.solve(ROWS.T @ ROWS + (mu + 0.25 * alone) * np.eye(5), GRADIENT)
+        np.linalg.solve(ROWS.T @ ROWS + (mu + 0.25 * all_weights) * np.eye(5), GRADIENT)
         for mu in relative
     ]
     assert min(np.abs(found - wanted).max() for wanted in candidates) < 1e-6

@@ -14,7 +14,9 @@ from numpyro.contrib.module import eqx_module, flax_module, nnx_module
 from numpyro.distributions import constraints
 from numpyro.infer import Trace_ELBO, autoguide
 
+from vpng.adaptive import Stiffness
 from vpng.numpyro import SVI
+from vpng.numpyro.guides import geometry_of
 
 
 def fitted(model, guide, num_steps, args, *, seed=0, num_particles=4, compiled_init=False):
@@ -172,6 +174,13 @@ def test_every_other_guide(name):
     if name in GAPS:
         # No ELBO is above the evidence; the noise of ten losses is a tenth of a nat or two.
         assert -0.3 < np.mean(losses[-10:]) + log_evidence() < GAPS[name]
+
+
+def test_weights_of_flows_are_stiff():
+    svi = SVI(regression, autoguide.AutoBNAFNormal(regression))
+    state = jax.eval_shape(svi.init, jax.random.key(0), *data()).optim_state
+    geometry = geometry_of(svi.guide, svi.problem, state.accepted)
+    assert geometry.stiffness == Stiffness(frozenset({"auto_arn__0$params"}), 1.0 / 6)
 
 
 def autoencoder(rows):

@@ -23,15 +23,18 @@ def network(*sizes):
     return nnx.Linear(*sizes, rngs=nnx.Rngs(0))
 
 
+DECODER, ENCODER = (20, 30), (30, 40)
+
+
 def model(rows):
-    decode = nnx_module("decoder", network(20, 30))
+    decode = nnx_module("decoder", network(*DECODER))
     with numpyro.plate("rows", len(rows)):
         code = numpyro.sample("code", dist.Normal(jnp.zeros(20), 1.0).to_event(1))
         numpyro.sample("row", dist.Bernoulli(logits=decode(code)).to_event(1), obs=rows)
 
 
 def guide(rows):
-    encode = nnx_module("encoder", network(30, 40))
+    encode = nnx_module("encoder", network(*ENCODER))
     with numpyro.plate("rows", len(rows)):
         mean, raw = jnp.split(encode(rows.astype(jnp.float32)), 2, axis=-1)
         numpyro.sample("code", dist.Normal(mean, jnp.exp(raw)).to_event(1))
@@ -39,6 +42,8 @@ def guide(rows):
 
 @pytest.fixture(scope="module")
 def run():
+    # Made here, and not where the model is traced: what is kept must be no tracer.
+    network(*DECODER), network(*ENCODER)
     svi = SVI(model, guide)
     return svi, svi.run(jax.random.key(0), 150, jnp.asarray(ROWS), progress_bar=False)
 

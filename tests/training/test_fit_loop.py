@@ -169,7 +169,8 @@ def test_callbacks_see_every_record_and_may_stop():
         seen.append((record.iteration, int(state.step)))
         return record.iteration >= 20
 
-    result = run(100, record_every=10, callbacks=[stop_at_twenty, lambda record, state: None])
+    callbacks = [stop_at_twenty, lambda record, state: None]
+    result = fitted(100, record_every=10, callbacks=callbacks, max_seconds=60)
     assert seen == [(10, 10), (20, 20)]
     assert result.stop_reason is StopReason.CALLBACK
     assert int(result.state.step) == 20
@@ -225,11 +226,11 @@ def exploding(after):
 
 def test_steps_that_are_not_finite_are_dropped():
     problem, parameters, data = setting()
-    loop = Loop(problem, parameters, data, exploding(5), record_every=10)
-    begin = loop.init(parameters, jax.random.key(0))
+    bursting = Loop(problem, parameters, data, exploding(5), record_every=10)
+    begin = bursting.init(parameters, jax.random.key(0))
     with pytest.warns(RuntimeWarning, match=r"35 of 40 steps were not finite"):
-        result = loop.run(begin, 1000, progress=False)
-    good = loop.run(begin, 5, progress=False)
+        result = bursting.run(begin, 1000, progress=False)
+    good = bursting.run(begin, 5, progress=False)
     same_bits(result.params, good.params)  # the last good parameters
     assert result.stop_reason is StopReason.NOT_FINITE
     np.testing.assert_array_equal(result.history.column("rejected"), [5, 10, 10, 10])

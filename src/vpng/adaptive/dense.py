@@ -57,6 +57,7 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
             flat, _ = ravel_pytree(gradient)
             return unravel((root @ flat) @ root)
 
+        # Like the damping, stiffness is no part of the model that is judged.
         def square(step: Parameters) -> Float[Array, ""]:
             flat, _ = ravel_pytree(step)
             return flat @ (matrix @ flat)

@@ -4,8 +4,8 @@ Every step has its own random numbers, drawn after the step before was taken, so
 without bias. With them the loss is evaluated at the candidate and at the last accepted point
 (common random numbers: their difference is known far better than either). Then
 
-1. the candidate is accepted unless the loss rose by more than its own noise explains, or fell
-   by more than its slope can;
+1. the candidate is accepted unless the loss rose by more than noise explains, as much of it as
+   there was before the step, or fell by more than its slope can;
 2. the curvature along the step, 2 (L_before - L_after + g_after . d), is compared with the d.F d of
    the model: their ratio bounds the length of the next step, and lets the damping go down;
 3. the metric, averaged over steps, turns the gradient into a direction u;
@@ -128,7 +128,7 @@ class Adaptive(eqx.Module):
         free_steps: number of steps after which shares begin to fall with their number.
         usual_noise: a step whose noise has more than this multiple of the usual power is shortened.
         quiet: nats of noise in one direction at which that direction is stepped half as far.
-        wide: nats of noise at the start beyond which the first steps are a third as long.
+        wide: nats of noise at the start beyond which the first share is at most a tenth.
         metric_period: steps between evaluations of the metric, once noise is most of the gradient.
     """
 
@@ -221,11 +221,11 @@ class Adaptive(eqx.Module):
         noise = self._inner_by_block(apart, of_apart)
         total = power + noise
         nats = self.num_data * noise
-        # A start that is far too wide: what its few draws say may turn it inside out.
-        wide = first & (jnp.max(nats) > self.wide)
-        longest = jnp.where(wide, longest / 3.0, longest)
         noise_before = state.noise
         unknown = noise_before == jnp.finfo(noise.dtype).max
+        # A start that is far too wide: what its few draws say may turn it inside out.
+        wide = jnp.any(unknown & (nats > self.wide))
+        longest = jnp.where(wide, jnp.minimum(longest, 0.1), longest)
         agreement = jnp.where(total > 0, (power - noise) / jnp.where(total > 0, total, 1.0), 0.0)
         rate = jnp.where(usable & jnp.all(jnp.isfinite(agreement)), 1.0 / state.memory, 0.0)
         blend = lambda old, new: jnp.where(rate > 0, (1 - rate) * old + rate * new, old)

@@ -1,12 +1,11 @@
 """A bound on how far weights of networks move, where the metric says nothing about them."""
 
-from collections.abc import Mapping
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jax.tree_util import DictKey, KeyPath
+from jaxtyping import Array, Float
 
 from vpng.problem import Parameters
 
@@ -29,21 +28,15 @@ class Stiffness(eqx.Module):
 
     def diagonal(self, parameters: Parameters) -> Float[Array, " P"]:
         """Of the matrix in the order of the flat parameters."""
-
-        def of(named: PyTree) -> PyTree:
-            if not isinstance(named, Mapping):
-                return jax.tree.map(jnp.zeros_like, named)
-            fill = lambda name: self.per_weight if name in self.weights else 0.0
-            return {
-                name: jax.tree.map(lambda leaf, name=name: jnp.full_like(leaf, fill(name)), tree)
-                for name, tree in named.items()
-            }
-
-        return ravel_pytree(Parameters(*map(of, parameters)))[0]
+        fill = lambda path, leaf: jnp.full_like(leaf, self._of(path))
+        return ravel_pytree(jax.tree_util.tree_map_with_path(fill, parameters))[0]
 
     def of_all(self, parameters: Parameters) -> float:
         """Of every parameter alike: nothing, unless they all are weights."""
-        if not self.weights:
-            return 0.0
-        names = {name for part in parameters for name in part}
-        return self.per_weight if names <= self.weights else 0.0
+        paths = jax.tree_util.tree_leaves_with_path(parameters)
+        return min((self._of(path) for path, _ in paths), default=0.0)
+
+    def _of(self, path: KeyPath) -> float:
+        # The first key is that of the variational or of the model's parameters.
+        keys = [key.key for key in path[1:2] if isinstance(key, DictKey)]
+        return self.per_weight if self.weights.issuperset(keys) and keys else 0.0
