@@ -9,7 +9,7 @@ from numpyro.distributions.transforms import biject_to
 
 from vpng.fisher.conditional import joint_rows, sampled_scores
 from vpng.fisher.entropy import entropy_rows
-from vpng.fisher.misfit import widened
+from vpng.fisher.misfit import scaled_by_misfit
 from vpng.fisher.whiten import whiten
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -141,26 +141,46 @@ def test_entropy_rows_of_a_normal_and_of_a_point():
     assert entropy_rows(dist.Delta(jnp.ones(2)), jnp.ones(2)) is None
 
 
-def test_a_misfit_scale_has_the_curvature_of_its_data():
-    """2 r^2 / s^2 in log s at data r scales off, and the Fisher 2 where they fit."""
-    data = np.array([3.0, -4.0, 5.0])
+@pytest.mark.parametrize("size", [0.01, 0.3, 1.0, 4.0, 300.0])
+def test_one_step_leads_to_the_scale_of_the_data(size):
+    """In the log of the scale, from any misfit; the gradient is autodiff's."""
+    data = size * np.array([1.1, -0.9, 1.3])
 
     @jax.jit
-    def both(values):
+    def moved(values):
         def rows(log_scale):
             site = dist.Normal(0.0, jnp.exp(log_scale)).expand([3])
-            return widened(whiten(jax.lax.stop_gradient(site), site), site, values).ravel()
+            return scaled_by_misfit(whiten(jax.lax.stop_gradient(site), site), site, values).ravel()
 
         loss = lambda log_scale: -dist.Normal(0.0, jnp.exp(log_scale)).log_prob(values).sum()
-        return jnp.sum(jax.jacfwd(rows)(0.0) ** 2), jax.hessian(loss)(0.0)
+        return -jax.grad(loss)(0.0) / jnp.sum(jax.jacfwd(rows)(0.0) ** 2)
 
-    np.testing.assert_allclose(*both(data), rtol=1e-12)
-    np.testing.assert_allclose(both(0.1 * data)[0], 2.0 * 3, rtol=1e-12)
+    best = np.log(np.sqrt(np.mean(data**2)))
+    np.testing.assert_allclose(moved(data), best, rtol=1e-10)
+
+
+def test_where_the_data_fit_the_misfit_changes_nothing():
+    data = np.array([1.0, -1.0, 1.0])
+
+    @jax.jit
+    def information(values):
+        def rows(log_scale):
+            site = dist.Normal(0.0, jnp.exp(log_scale)).expand([3])
+            return scaled_by_misfit(whiten(jax.lax.stop_gradient(site), site), site, values).ravel()
+
+        return jnp.sum(jax.jacfwd(rows)(0.0) ** 2)
+
+    np.testing.assert_allclose(information(data), 2.0 * 3, rtol=1e-12)
+    # Continuous where the mean changes its form.
+    np.testing.assert_allclose(*map(information, (1.00498 * data, 1.00500 * data)), rtol=1e-4)
+    assert 0.0 < information(0.0 * data) < 1.0
 
 
 def test_a_misfit_leaves_the_location_alone():
     def rows(location):
         site = dist.Normal(location, 2.0)
-        return widened(whiten(jax.lax.stop_gradient(site), site), site, jnp.array(50.0)).ravel()
+        return scaled_by_misfit(
+            whiten(jax.lax.stop_gradient(site), site), site, jnp.array(50.0)
+        ).ravel()
 
     np.testing.assert_allclose(np.square(jax.jit(jax.jacfwd(rows))(0.0)).sum(), 0.25)

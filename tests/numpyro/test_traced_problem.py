@@ -125,7 +125,7 @@ def scale_above(values):
         numpyro.sample("y", dist.Gamma(2.0, level * shares), obs=values)
 
 
-@pytest.mark.parametrize("estimator", [Exact(cautious=True), Sampled(2)])
+@pytest.mark.parametrize("estimator", [Exact(with_misfit=True), Sampled(2)])
 def test_metric_is_semidefinite_and_finite(x64, estimator):
     guide = autoguide.AutoDiagonalNormal(scale_above)
     problem, parameters, call = traced(scale_above, guide, jnp.array([1.0, 4.0, 2.0]))

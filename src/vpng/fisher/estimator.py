@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
 from vpng.fisher.conditional import joint_rows, sampled_scores
-from vpng.fisher.misfit import widened
+from vpng.fisher.misfit import scaled_by_misfit
 from vpng.fisher.whiten import has_closed_form, whiten
 from vpng.problem import Site
 
@@ -74,7 +74,7 @@ class Exact(AbstractEstimator):
 
     Attributes:
         fallback: used for sites whose family has no closed form.
-        cautious: let the information about a scale grow with the misfit of the data, see
+        with_misfit: let the information about a scale go with the misfit of the data, see
             `vpng.fisher.misfit`; no longer the Fisher information where the fit is bad, and equal
             to it where it is good.
     """
@@ -83,7 +83,7 @@ class Exact(AbstractEstimator):
 
     fallback: Sampled = Sampled()
     pool_particles: bool = eqx.field(default=False, static=True)
-    cautious: bool = eqx.field(default=False, static=True)
+    with_misfit: bool = eqx.field(default=False, static=True)
 
     def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
         if _closed_form(site) is not None:
@@ -93,8 +93,8 @@ class Exact(AbstractEstimator):
     def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
         whitened = _closed_form(site)
         if whitened is not None:
-            if self.cautious:
-                whitened = widened(whitened, site.distribution, site.value)
+            if self.with_misfit:
+                whitened = scaled_by_misfit(whitened, site.distribution, site.value)
             return _weighted(whitened, site)
         return self.fallback.rows(site, draws)
 

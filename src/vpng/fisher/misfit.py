@@ -1,8 +1,10 @@
 """How much further from a distribution its value lies than the distribution expects.
 
 The information about a scale is the curvature at data that fit: 2 per observation for the log of a
-Normal's scale. At the data themselves it is 2 (x - loc)^2 / scale^2, and where the fit is still
-bad a step by the former overshoots by the ratio: a hundredfold where a residual is ten scales.
+Normal's scale. At the data themselves it is 2 M with M = (x - loc)^2 / scale^2, and neither leads to
+the scale that fits, which is log(M) / 2 away. A step by the information overshoots, (M - 1) / 2; one
+by the curvature stays behind, (1 - 1 / M) / 2, and crawls where M is small. The logarithmic mean of
+both, 2 (M - 1) / log M, leads there in one step, and is the information where the data fit.
 """
 
 from functools import singledispatch
@@ -15,13 +17,16 @@ from jaxtyping import Array, Float
 
 from vpng.fisher.unwrap import core_of
 
+_LEAST = 1e-4
+"""A misfit below this counts as this: no information vanishes."""
 
-def widened(
+
+def scaled_by_misfit(
     rows: Float[Array, "..."], distribution: dist.Distribution, value: Array
 ) -> Float[Array, "..."]:
-    """The rows of a scale multiplied by the root of the mean misfit, where that is above 1.
+    """The rows of a scale multiplied such that their square is the logarithmic mean above.
 
-    The mean over the site: one misfit observation is no reason, and at a good fit it is 1.
+    With the mean misfit over the site: one misfit observation is no reason.
 
     Args:
         rows: of `whiten` or `joint_rows`, shape `batch_shape + (...)`.
@@ -32,7 +37,7 @@ def widened(
     ratios = None if core is None else misfit(core.distribution, core.value)
     if core is None or ratios is None:
         return rows
-    factor = jnp.sqrt(jnp.maximum(1.0, jnp.mean(jax.lax.stop_gradient(ratios))))
+    factor = jnp.sqrt(_logarithmic_mean(jnp.mean(jax.lax.stop_gradient(ratios))))
     family = core.distribution
     if isinstance(family, dist.MultivariateNormal):
         size = family.event_shape[0]
@@ -42,6 +47,15 @@ def widened(
     if isinstance(family, dist.Normal | dist.Laplace):
         return rows * jnp.stack([jnp.ones_like(factor), factor])
     return rows * factor
+
+
+def _logarithmic_mean(misfit: Float[Array, ""]) -> Float[Array, ""]:
+    """(M - 1) / log M, between 1 and M."""
+    misfit = jnp.maximum(misfit, _LEAST)
+    # Near 1 the quotient is all rounding, and the arithmetic mean the same.
+    near = jnp.abs(misfit - 1.0) < 1e-2
+    apart = jnp.where(near, 2.0, misfit)
+    return jnp.where(near, 0.5 * (1.0 + misfit), (apart - 1.0) / jnp.log(apart))
 
 
 @singledispatch

@@ -225,15 +225,21 @@ _register(
 
 @_family.register(dist.MultivariateNormal)
 def _multivariate_normal(_at: dist.MultivariateNormal) -> Whiten:
-    # KL(theta + d) to second order is |L^-1 dm|^2 / 2 + |A + A^T|_F^2 / 4 with A = L^-1 dL.
+    # KL(theta + d) to second order is |L^-1 dm|^2 / 2 + |L^-1 dSigma L^-T|_F^2 / 4.
     def rule(at: dist.MultivariateNormal, of: dist.MultivariateNormal) -> Array:
         size = at.event_shape[0]
         tril = jnp.broadcast_to(at.scale_tril, (*at.batch_shape, size, size))
-        moving = jnp.broadcast_to(of.scale_tril, tril.shape)
         location = jnp.broadcast_to(of.loc, (*at.batch_shape, size))
+        # Where the covariance was given, its Cholesky factor need not be differentiated.
+        given = "covariance_matrix" in vars(of)
+        moving = jnp.broadcast_to(of.covariance_matrix if given else of.scale_tril, tril.shape)
         columns = jnp.concatenate([location[..., None], moving], axis=-1)
         solved = solve_triangular(tril, columns, lower=True)
-        spread = (solved[..., 1:] + jnp.swapaxes(solved[..., 1:], -1, -2)) / math.sqrt(2.0)
+        across = jnp.swapaxes(solved[..., 1:], -1, -2)
+        if given:
+            spread = solve_triangular(tril, across, lower=True) / math.sqrt(2.0)
+        else:
+            spread = (solved[..., 1:] + across) / math.sqrt(2.0)
         rows = jnp.concatenate([solved[..., :1], spread], axis=-1)
         return rows.reshape(*at.batch_shape, size * (size + 1))
 

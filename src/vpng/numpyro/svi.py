@@ -516,7 +516,7 @@ class SVI(infer.SVI):
 
 def default_metric(num_particles: int = 10) -> AbstractMetric:
     """The Fisher of every conditional distribution, and the KL's own curvature."""
-    estimator = Exact(cautious=True)
+    estimator = Exact(with_misfit=True)
     return Network(estimator, num_particles) + Divergence(estimator, num_particles)
 
 
