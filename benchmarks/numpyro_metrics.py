@@ -27,9 +27,10 @@ from zoo.race import TOLERANCE, vpng_run
 DEFAULT = "Network + Divergence"
 METRICS: dict[str, AbstractMetric] = {
     DEFAULT: default_metric(1),
-    "Network": Network(Exact(cautious=True), 1),
-    "Predictive": Predictive(Exact(cautious=True), 1),
-    "Predictive + Variational": Predictive(Exact(cautious=True), 1) + Variational(num_particles=1),
+    "Network": Network(Exact(with_misfit=True), 1),
+    "Predictive": Predictive(Exact(with_misfit=True), 1),
+    "Predictive + Variational": Predictive(Exact(with_misfit=True), 1)
+    + Variational(num_particles=1),
     "Variational": Variational(num_particles=1),
 }
 """Each from one draw of the latents a step, as the rule takes for such guides."""

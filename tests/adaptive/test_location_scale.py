@@ -96,7 +96,7 @@ def test_solve_and_square_are_those_of_the_expected_matrix(make):
         prepared = geometry.prepare(
             geometry.init(params), here, params, jnp.asarray(0.0), jnp.asarray(1.0), None
         )
-        solved, _ = ravel_pytree(prepared.solve(unravel(gradient)))
+        solved, _ = ravel_pytree(prepared.solve(unravel(gradient)).direction)
         return solved, prepared.square(unravel(gradient)), prepared.finite
 
     solved, square, finite = use(params, gradient)
@@ -126,7 +126,7 @@ def test_loud_directions_are_slowed_down(make):
             jnp.asarray(1.0),
             NoiseHere(jnp.asarray(loud), rate, part),
         )
-        solved, _ = ravel_pytree(prepared.solve(unravel(gradient)))
+        solved, _ = ravel_pytree(prepared.solve(unravel(gradient)).direction)
         return solved, prepared.square(unravel(gradient)), prepared.state.noise
 
     solved, square, kept = use(params, gradient, 0.5, 0.4)
@@ -148,7 +148,7 @@ def test_noise_without_end_slows_nothing_down():
         zero, one = jnp.asarray(0.0), jnp.asarray(1.0)
         noise = NoiseHere(level * jnp.eye(4), one, one)
         prepared = geometry.prepare(geometry.init(params), here, params, zero, one, noise)
-        return prepared.solve(gradient).variational["m"]
+        return prepared.solve(gradient).direction.variational["m"]
 
     quiet, some, endless = (solve(params, level) for level in (0.0, 10.0, 1e5))
     np.testing.assert_allclose(endless, quiet, rtol=1e-3)

@@ -33,7 +33,11 @@ def solved(geometry, point, damping):
         flatten = lambda p: jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(p)])
         metric = lambda: FisherOperator(point, lambda p: ROWS @ flatten(p))
         state = geometry.init(point)
-        return geometry.prepare(state, metric, point, damping, jnp.ones(()), None).solve(gradient)
+        return (
+            geometry.prepare(state, metric, point, damping, jnp.ones(()), None)
+            .solve(gradient)
+            .direction
+        )
 
     return solve
 

@@ -8,7 +8,15 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from vpng.adaptive.geometry import AbstractGeometry, NoiseHere, Prepared, averaged, diagonal_floor
+from vpng.adaptive.geometry import (
+    AbstractGeometry,
+    NoiseHere,
+    Prepared,
+    Solved,
+    averaged,
+    diagonal_floor,
+    products_of,
+)
 from vpng.adaptive.stiffness import Stiffness
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
@@ -53,9 +61,9 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
         # Formed once: the many solves of one step are then plain products.
         root = solve_triangular(factor, unit, lower=True) * scale
 
-        def solve(gradient: Parameters) -> Parameters:
-            flat, _ = ravel_pytree(gradient)
-            return unravel((root @ flat) @ root)
+        def solve(*gradients: Parameters) -> Solved:
+            whitened = jnp.stack([ravel_pytree(gradient)[0] for gradient in gradients]) @ root.T
+            return Solved(unravel(whitened[0] @ root), products_of(whitened)[None])
 
         # Like the damping, stiffness is no part of the model that is judged.
         def square(step: Parameters) -> Float[Array, ""]:

@@ -82,17 +82,29 @@ class Objective(Protocol):
         ...
 
 
+class Solved(NamedTuple):
+    """What the inverse of the metric makes of k gradients.
+
+    Attributes:
+        direction: (F + damping)^-1 applied to the first.
+        products: g_i . (F + damping)^-1 g_j of all, for every block.
+    """
+
+    direction: Parameters
+    products: Float[Array, "blocks k k"]
+
+
 class Prepared(NamedTuple, Generic[State]):
     """The metric at one point, ready to be used.
 
     Attributes:
-        solve: g -> (F + damping)^-1 g.
+        solve: gradients g_1, ..., g_k -> what (F + damping)^-1 makes of them.
         square: d -> d.F d, without the damping.
         state: what is carried to the next step.
         finite: whether the metric could be evaluated.
     """
 
-    solve: Callable[[Parameters], Parameters]
+    solve: Callable[..., Solved]
     square: Callable[[Parameters], Float[Array, ""]]
     state: State
     finite: Bool[Array, ""]
@@ -115,10 +127,6 @@ class AbstractGeometry(eqx.Module, Generic[State]):
     num_draws: eqx.AbstractClassVar[int]
     initial_share: eqx.AbstractClassVar[float]
     tolerated_noise: eqx.AbstractClassVar[float]
-
-    def blocks(self, tree: Parameters) -> tuple[PyTree, ...]:
-        """The parts of a tree like the parameters that belong to each block."""
-        return (tree,)
 
     def evaluate(self, objective: Objective, params: Parameters) -> Evaluation:
         """The loss and its gradients at a point, with as little noise as the geometry allows."""
@@ -156,6 +164,12 @@ class AbstractGeometry(eqx.Module, Generic[State]):
             weight: of this metric in the average over steps, from 0 to 1.
             noise: of this step's gradient; None if `evaluate` gives no draws.
         """
+
+
+def products_of(whitened: Float[Array, "k ..."]) -> Float[Array, "k k"]:
+    """Inner products of arrays along the first axis."""
+    flat = whitened.reshape(whitened.shape[0], -1)
+    return flat @ flat.T
 
 
 def averaged(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
-from vpng.adaptive.geometry import AbstractGeometry, NoiseHere, Prepared
+from vpng.adaptive.geometry import AbstractGeometry, NoiseHere, Prepared, Solved
 from vpng.adaptive.stiffness import Stiffness
 from vpng.curvature import AbstractCurvature, auto
 from vpng.curvature.base import MetricHere
@@ -53,8 +53,13 @@ class Linearised(AbstractGeometry[PyTree]):
         absolute = damping * jnp.where(finite, mean_diagonal, 1.0)
         absolute = absolute + self.stiffness.of_all(params)
 
-        def solve(gradient: Parameters) -> Parameters:
-            return self.curvature.solve(lambda: operator, gradient, absolute, state).direction
+        def solve(*gradients: Parameters) -> Solved:
+            solved = [
+                self.curvature.solve(lambda: operator, gradient, absolute, state).direction
+                for gradient in gradients
+            ]
+            flat = lambda trees: jnp.stack([ravel_pytree(tree)[0] for tree in trees])
+            return Solved(solved[0], (flat(gradients) @ flat(solved).T)[None])
 
         def square(step: Parameters) -> Float[Array, ""]:
             return jnp.sum(operator.push(step) ** 2)

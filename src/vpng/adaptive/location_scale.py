@@ -37,9 +37,11 @@ from vpng.adaptive.geometry import (
     NoiseHere,
     Objective,
     Prepared,
+    Solved,
     averaged,
     diagonal_floor,
     mixed,
+    products_of,
 )
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
@@ -119,10 +121,16 @@ class AbstractScale(eqx.Module):
         """The parameters of S in one array, and the way back."""
 
     @abstractmethod
-    def solve(
+    def whiten(
         self, factor: Factor, scale: Float[Array, "..."], gradient: Float[Array, "..."]
     ) -> Float[Array, "..."]:
-        """The metric's inverse applied to the gradient in S."""
+        """W g with W^T W the inverse of the metric of S."""
+
+    @abstractmethod
+    def unwhiten(
+        self, factor: Factor, scale: Float[Array, "..."], whitened: Float[Array, "..."]
+    ) -> Float[Array, "..."]:
+        """W^T w."""
 
     @abstractmethod
     def square(
@@ -153,15 +161,25 @@ class PerCoordinate(AbstractScale):
     def join(self, leaves: tuple[Array, ...]) -> tuple[Float[Array, " d"], Callable]:
         return ravel_pytree(leaves)
 
-    def solve(
+    def whiten(
         self, factor: Factor, scale: Float[Array, " d"], gradient: Float[Array, " d"]
     ) -> Float[Array, " d"]:
-        return gradient / (jnp.diagonal(factor.matrix) + 1.0 / (self.num_data * scale**2))
+        return gradient * jax.lax.rsqrt(self._information(factor.matrix, scale))
+
+    def unwhiten(
+        self, factor: Factor, scale: Float[Array, " d"], whitened: Float[Array, " d"]
+    ) -> Float[Array, " d"]:
+        return self.whiten(factor, scale, whitened)
 
     def square(
         self, matrix: Float[Array, "d d"], scale: Float[Array, " d"], step: Float[Array, " d"]
     ) -> Float[Array, ""]:
-        return jnp.sum(step**2 * (jnp.diagonal(matrix) + 1.0 / (self.num_data * scale**2)))
+        return jnp.sum(step**2 * self._information(matrix, scale))
+
+    def _information(
+        self, matrix: Float[Array, "d d"], scale: Float[Array, " d"]
+    ) -> Float[Array, " d"]:
+        return jnp.diagonal(matrix) + 1.0 / (self.num_data * scale**2)
 
 
 class Cholesky(AbstractScale):
@@ -187,17 +205,24 @@ class Cholesky(AbstractScale):
         (only,) = leaves
         return only, lambda leaf: (leaf,)
 
-    def solve(
+    def whiten(
         self, factor: Factor, scale: Float[Array, "d d"], gradient: Float[Array, "d d"]
     ) -> Float[Array, "d d"]:
-        # Column j of the gradient, and of the identity, solved with G[j:, j:].
-        lower = jnp.tril(jnp.ones_like(scale))
-        direction = lower * factor.outer(lower * factor.inner(lower * gradient))
-        units = factor.root.T * jnp.diagonal(factor.root)
-        # Sherman-Morrison for the entropy's term on the entry (j, j).
-        entropy = 1.0 / (self.num_data * jnp.diagonal(scale) ** 2)
-        share = entropy * jnp.diagonal(direction) / (1.0 + entropy * jnp.diagonal(units))
-        return direction - units * share
+        # Column j is solved with G[j:, j:], whose V is a trailing block.
+        return self._damped(factor, scale, factor.inner(jnp.tril(gradient)))
+
+    def unwhiten(
+        self, factor: Factor, scale: Float[Array, "d d"], whitened: Float[Array, "d d"]
+    ) -> Float[Array, "d d"]:
+        return jnp.tril(factor.outer(self._damped(factor, scale, whitened)))
+
+    def _damped(
+        self, factor: Factor, scale: Float[Array, "d d"], whitened: Float[Array, "d d"]
+    ) -> Float[Array, "d d"]:
+        # V F V^T = I + V_jj^2 / (n L_jj^2) on the first entry: V of a unit vector has no other.
+        ratio = jnp.diagonal(factor.root) / jnp.diagonal(scale)
+        first = jax.lax.rsqrt(1.0 + ratio**2 / self.num_data)
+        return jnp.tril(whitened, -1) + jnp.diag(first * jnp.diagonal(whitened))
 
     def square(
         self, matrix: Float[Array, "d d"], scale: Float[Array, "d d"], step: Float[Array, "d d"]
@@ -223,7 +248,7 @@ class LocationScale(AbstractGeometry[Averages]):
 
     Attributes:
         locations: names of the location parameters, m when put together in this order.
-        scales: names of the scale parameters, S when put together in this order; none for a point.
+        scales: names of the scale parameters, S when put together in this order.
         transforms: from each unconstrained scale parameter to the scale.
         kind: how S is parameterised.
         loudest: noise over curvature beyond which noise no longer slows steps down: there the
@@ -233,7 +258,7 @@ class LocationScale(AbstractGeometry[Averages]):
     many_solves: ClassVar[bool] = True
     num_blocks: ClassVar[int] = 2
     num_draws: ClassVar[int] = 1
-    initial_share: ClassVar[float] = 0.3
+    initial_share: ClassVar[float] = 0.7
     tolerated_noise: ClassVar[float] = 1.0
 
     locations: tuple[str, ...] = eqx.field(static=True)
@@ -244,7 +269,7 @@ class LocationScale(AbstractGeometry[Averages]):
 
     def evaluate(self, objective: Objective, params: Parameters) -> Evaluation:
         """All from the derivatives of every particle in its location: f_k, and S^-T eps_k."""
-        particles = objective.by_particle(*self._active(params)) if self.scales else None
+        particles = objective.by_particle(*self._active(params))
         if particles is None:
             return objective.halves(params)
         constrained, _ = self._scale(params)
@@ -272,13 +297,8 @@ class LocationScale(AbstractGeometry[Averages]):
             (everything(particles.gradients), everything(scores)),
         )
 
-    def blocks(self, tree: Parameters) -> tuple[PyTree, ...]:
-        return self._centre_of(tree), self._raw(tree)
-
     def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
         # With few draws in many dimensions a step can turn S inside out.
-        if not self.scales:
-            return jnp.full(2, jnp.inf)
         moved = jax.jvp(self._constrain, (self._raw(params),), (self._raw(direction),))
         scale, step = (self.kind.join(leaves)[0] for leaves in moved)
         size = self.kind.relative(scale, step)
@@ -317,30 +337,30 @@ class LocationScale(AbstractGeometry[Averages]):
         first = ravel_pytree(params.model)[0].size
         latents = factor.trailing(first)
         constrained, unconstrain = self._scale(params)
+        _, pull = jax.vjp(unconstrain, constrained)
+        scale, split = self.kind.join(constrained)
 
-        def solve(gradient: Parameters) -> Parameters:
-            flat, unravel = self._centre(gradient)
-            model, locations = unravel(factor.outer(factor.inner(flat[:, None]))[:, 0])
-            found = dict(zip(self.locations, locations, strict=True))
-            if self.scales:
-                _, pull = jax.vjp(unconstrain, constrained)
-                (pulled,) = pull(self._raw(gradient))
-                joined, split = self.kind.join(pulled)
-                moved = split(self.kind.solve(latents, self.kind.join(constrained)[0], joined))
-                _, raw = jax.jvp(unconstrain, (constrained,), (moved,))
-                found |= dict(zip(self.scales, raw, strict=True))
-            return Parameters({name: found[name] for name in gradient.variational}, model)
+        def whiten(gradient: Parameters) -> tuple[Array, Array]:
+            (pulled,) = pull(self._raw(gradient))
+            centre = factor.inner(self._centre(gradient)[0][:, None])
+            return centre, self.kind.whiten(latents, scale, self.kind.join(pulled)[0])
+
+        def solve(*gradients: Parameters) -> Solved:
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *gradients)
+            centres, scales = jax.vmap(whiten)(stacked)
+            _, unravel = self._centre(params)
+            model, locations = unravel(factor.outer(centres[0])[:, 0])
+            moved = split(self.kind.unwhiten(latents, scale, scales[0]))
+            _, raw = jax.jvp(unconstrain, (constrained,), (moved,))
+            found = dict(zip((*self.locations, *self.scales), (*locations, *raw), strict=True))
+            direction = Parameters({name: found[name] for name in params.variational}, model)
+            return Solved(direction, jnp.stack([products_of(centres), products_of(scales)]))
 
         def square(step: Parameters) -> Float[Array, ""]:
             flat, _ = self._centre(step)
-            total = flat @ (matrix @ flat)
-            if self.scales:
-                raw, moved = self._raw(params), self._raw(step)
-                now, motion = jax.jvp(self._constrain, (raw,), (moved,))
-                total = total + self.kind.square(
-                    matrix[first:, first:], self.kind.join(now)[0], self.kind.join(motion)[0]
-                )
-            return total
+            _, motion = jax.jvp(self._constrain, (self._raw(params),), (self._raw(step),))
+            of_scale = self.kind.square(matrix[first:, first:], scale, self.kind.join(motion)[0])
+            return flat @ (matrix @ flat) + of_scale
 
         return Prepared(solve, square, Averages(matrix, loud), finite)
 

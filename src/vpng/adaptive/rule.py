@@ -38,7 +38,6 @@ from vpng.adaptive.geometry import (
     Evaluation,
     NoiseHere,
     Objective,
-    Prepared,
 )
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
@@ -129,6 +128,8 @@ class Adaptive(eqx.Module):
         usual_noise: a step whose noise has more than this multiple of the usual power is shortened.
         quiet: nats of noise in one direction at which that direction is stepped half as far.
         wide: nats of noise at the start beyond which the first share is at most a tenth.
+        far: square of a step, in posterior deviations, after which the metric before it counts for
+            half.
         metric_period: steps between evaluations of the metric, once noise is most of the gradient.
     """
 
@@ -141,6 +142,7 @@ class Adaptive(eqx.Module):
     usual_noise: float = 4.0
     quiet: float = 2.0
     wide: float = 1000.0
+    far: float = 10.0
     metric_period: int = eqx.field(default=4, static=True)
 
     def init(self, params: Parameters) -> AdaptiveState:
@@ -202,8 +204,9 @@ class Adaptive(eqx.Module):
         share = self._share(state)
         weight = jnp.clip(0.5 * jnp.max(share), 0.02, 0.3)
         weight = jnp.maximum(weight, 1.0 / (state.step + 1.0))
+        # A metric of another place is forgotten; `moved` is in posterior deviations, squared.
         moved = self.num_data * state.square
-        weight = jnp.maximum(weight, 0.9 * moved / (moved + 10.0))
+        weight = jnp.maximum(weight, 0.9 * moved / (moved + self.far))
         due = (jnp.max(share) > 0.5) | (state.step % self.metric_period == 0)
         weight = jnp.where(accepted & due, weight, 0.0)
         noise_here = self._noise(state, evaluation, accepted)
@@ -212,15 +215,13 @@ class Adaptive(eqx.Module):
         )
         # g_a.F^-1 g_b from g = (g_a + g_b) / 2 and d = (g_a - g_b) / 2.
         apart = jax.tree.map(lambda leaf: 0.5 * (leaf[0] - leaf[1]), halves)
-        scores = self._scores(evaluation)
-        direction, of_apart, *of_scores = self._solve_each(prepared, [here, apart, *scores])
+        direction, products = prepared.solve(here, apart, *self._scores(evaluation))
         solved = _all_finite(direction)
         direction = _where(solved, direction, jax.tree.map(jnp.zeros_like, direction))
         damping = jnp.where(solved, damping, jnp.minimum(10.0 * damping, 1e6))
 
         usable = accepted & solved
-        power = self._inner_by_block(here, direction)
-        noise = self._inner_by_block(apart, of_apart)
+        power, noise = products[:, 0, 0], products[:, 1, 1]
         total = power + noise
         nats = self.num_data * noise
         noise_before = state.noise
@@ -258,7 +259,7 @@ class Adaptive(eqx.Module):
             memory=memory,
             square=square,
             predicted=-_inner(here, step) - 0.5 * square,
-            regression=self._regress(state, evaluation, scores, of_scores, usable),
+            regression=self._regress(state, products, usable),
             rejections=jnp.where(accepted, 0, state.rejections + 1),
         )
         loss = jnp.mean(jnp.where(accepted, evaluation.losses, before))
@@ -295,10 +296,6 @@ class Adaptive(eqx.Module):
             subtracted = self.geometry.by_block(regression.coefficient, evaluation.scores)
             halves = jax.tree.map(jnp.subtract, halves, subtracted)
         return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), halves), halves
-
-    def _inner_by_block(self, left: Parameters, right: Parameters) -> Float[Array, " blocks"]:
-        pairs = zip(self.geometry.blocks(left), self.geometry.blocks(right), strict=True)
-        return jnp.stack([_inner(a, b) for a, b in pairs])
 
     def _share(self, state: AdaptiveState) -> Float[Array, " blocks"]:
         """The part of the direction that is signal, never less than a mean over the steps asks.
@@ -364,29 +361,23 @@ class Adaptive(eqx.Module):
         take = lambda half: jax.tree.map(lambda leaf: leaf[half], evaluation.scores)
         return [take(0), take(1)]
 
-    def _solve_each(self, prepared: Prepared, trees: list[Parameters]) -> list[Parameters]:
-        if not self.geometry.many_solves:
-            return [prepared.solve(tree) for tree in trees]
-        solved = jax.vmap(prepared.solve)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees))
-        take = lambda i: jax.tree.map(lambda leaf: leaf[i], solved)
-        return [take(i) for i in range(len(trees))]
-
     def _regress(
         self,
         state: AdaptiveState,
-        evaluation: Evaluation,
-        scores: list[Parameters],
-        solved: list[Parameters],
+        products: Float[Array, "blocks k k"],
         usable: Bool[Array, ""],
     ) -> Regression:
+        """From products of g, d and the scores of both halves, whose gradients are g + d and g - d.
+
+        These are without the control variate: what was subtracted of it is added again.
+        """
         old = state.regression
-        if not scores:
+        if products.shape[-1] < 4:
             return old
-        product, square = jnp.zeros_like(old.product), jnp.zeros_like(old.square)
-        for half in range(2):
-            gradient = jax.tree.map(lambda leaf, half=half: leaf[half], evaluation.gradients)
-            product += self._inner_by_block(gradient, solved[half])
-            square += self._inner_by_block(scores[half], solved[half])
+        square = products[:, 2, 2] + products[:, 3, 3]
+        of_mean = products[:, 0, 2] + products[:, 0, 3]
+        of_apart = products[:, 1, 2] - products[:, 1, 3]
+        product = of_mean + of_apart + old.coefficient * square
         usable = usable & jnp.all(jnp.isfinite(product + square))
         rate = jnp.where(usable, jnp.maximum(1.0 / (state.step + 1.0), 0.1), 0.0)
         mix = lambda before, now: jnp.where(usable, (1 - rate) * before + rate * now, before)

@@ -1,10 +1,10 @@
 """How much further from a distribution its value lies than the distribution expects.
 
 The information about a scale is the curvature at data that fit: 2 per observation for the log of a
-Normal's scale. At the data themselves it is 2 M with M = (x - loc)^2 / scale^2, and neither leads to
-the scale that fits, which is log(M) / 2 away. A step by the information overshoots, (M - 1) / 2; one
-by the curvature stays behind, (1 - 1 / M) / 2, and crawls where M is small. The logarithmic mean of
-both, 2 (M - 1) / log M, leads there in one step, and is the information where the data fit.
+Normal's scale. At the data themselves it is 2 M with M = (x - loc)^2 / scale^2. Neither leads to
+the scale that fits, log(M) / 2 away: a step by the information overshoots, (M - 1) / 2, and one by
+the curvature stays behind, (1 - 1 / M) / 2. The logarithmic mean of both, 2 (M - 1) / log M, leads
+there in one step, and is the information where the data fit.
 """
 
 from functools import singledispatch

@@ -24,6 +24,13 @@ WEIGHT_NATS = 1.0
 """What moving a weight of a network by one counts for in the metric, beyond what is seen of it."""
 
 
+MOST_PARTICLES = 10
+"""Of the default loss."""
+
+LEAST_PARTICLES = 4
+"""Of the default loss: two halves, each with a mean and one apart from it."""
+
+
 def has_many_parameters(guide: Callable, problem: TracedProblem, parameters: Parameters) -> bool:
     """Whether no matrix of the parameters is formed."""
     structured = _location_scale(guide, problem, parameters)
@@ -42,6 +49,17 @@ def geometry_of(
     if _size(parameters) <= DENSE_LIMIT:
         return AveragedDense(stiffness)
     return Linearised(stiffness=stiffness)
+
+
+def default_particles(geometry: AbstractGeometry, parameters: Parameters) -> int:
+    """Two for every latent, as far as the bounds allow.
+
+    In nats the noise of a step goes with the number of latents over that of particles.
+    """
+    if not isinstance(geometry, LocationScale):
+        return MOST_PARTICLES
+    num_latents = _size([parameters.variational[name] for name in geometry.locations])
+    return min(MOST_PARTICLES, max(LEAST_PARTICLES, 2 * num_latents))
 
 
 def _location_scale(

@@ -32,7 +32,12 @@ from vpng.fisher import AbstractMetric, Divergence, Exact, Network
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
 from vpng.numpyro.causes import Cause, cause_at, far_off
 from vpng.numpyro.evaluation import Losses
-from vpng.numpyro.guides import geometry_of, has_many_parameters
+from vpng.numpyro.guides import (
+    MOST_PARTICLES,
+    default_particles,
+    geometry_of,
+    has_many_parameters,
+)
 from vpng.numpyro.network_rule import NetworkRule, layers_of
 from vpng.numpyro.problem import Call, TracedProblem, traced_problem
 from vpng.objective import Schedule
@@ -109,8 +114,9 @@ class SVI(infer.SVI):
         guide: the guide.
         optim: an optax transformation or a NumPyro optimizer that takes the preconditioned
             gradient; None for the automatic rule.
-        loss: NumPyro's objective; `Trace_ELBO(num_particles=10)` unless given, and one particle for
-            models and guides that are mostly networks.
+        loss: NumPyro's objective; `Trace_ELBO(num_particles=10)` unless given, with two particles
+            for every latent of a normal guide where that is fewer, but four at least, and with one
+            for models and guides that are mostly networks.
         curvature: how the metric is represented; found from the guide and the number of parameters
             if left out.
         fisher: the metric; the Fisher of the whole Bayesian network and the curvature of the KL
@@ -136,7 +142,7 @@ class SVI(infer.SVI):
         **static_kwargs: Any,
     ) -> None:
         self._own_loss = loss is None
-        loss = Trace_ELBO(num_particles=10) if loss is None else loss
+        loss = Trace_ELBO(num_particles=MOST_PARTICLES) if loss is None else loss
         super().__init__(model, guide, _Holder(), loss, **static_kwargs)
         self.rule = _as_optimizer(optim)
         if not isinstance(curvature, AbstractCurvature | AbstractGeometry | None):
@@ -183,7 +189,11 @@ class SVI(infer.SVI):
         if self.network is not None:
             return SVIState(self.network.init(parameters), mutable, key)
         if self.rule is None:
-            return SVIState(self._adaptive(parameters).init(parameters), mutable, key)
+            adaptive = self._adaptive(parameters)
+            if self._own_loss:
+                count = default_particles(adaptive.geometry, parameters)
+                self.loss = Trace_ELBO(num_particles=count)
+            return SVIState(adaptive.init(parameters), mutable, key)
         preconditioner = self._preconditioner().init(parameters)
         return SVIState(PreconditionedState(self.rule.init(raw), preconditioner), mutable, key)
 
