@@ -1,10 +1,10 @@
 """Any NumPyro model without a learning rate: vpng untouched against Adam at its best step size.
 
 Every model of `zoo` is fitted with vpng's SVI as it comes and with NumPyro's SVI and Adam, five
-step sizes, with vpng's ten particles and with NumPyro's one: the best of those ten settings counts,
-the best by steps for steps and the best by time for time; the ratios to Adam with as many particles
-alone are reported too. All start from the same point. A run has
-arrived at the first checkpoint within one nat of the best ELBO that anybody reached from that
+step sizes, with ten particles, with NumPyro's one, and with as many as vpng takes: the best of
+those settings counts, the best by steps for steps and the best by time for time; the ratios to Adam
+with as many particles alone are reported too. All start from the same point. A run has arrived at
+the first checkpoint within one nat of the best ELBO that anybody reached from that
 start (for the autoencoder: per image). ELBOs are evaluated off the clock with the same random
 numbers for all, compilation is off the clock too, and the time of one step is measured in turns, so
 that a noisy machine is noisy for all. A setting that never arrived counts with its whole budget:
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", help="only cases whose name contains one of these")
     parser.add_argument("--quick", action="store_true", help="few steps: does it run at all?")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--adam-seconds", type=float, default=10.0)
     parser.add_argument("--out", type=Path, help="directory for the JSON file and the chart")
     options = parser.parse_args()

@@ -12,9 +12,6 @@ from numpyro.infer import Trace_ELBO
 from vpng.numpyro import SVI
 from zoo.case import Case
 
-PARTICLES = 10
-"""Of vpng's default loss."""
-
 
 class Program:
     """An SVI that takes any number of steps in one call, from any state.

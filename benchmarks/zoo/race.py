@@ -14,10 +14,11 @@ import numpy as np
 
 from zoo.case import Case
 from zoo.curves import Curve, Evaluator, checkpoints
-from zoo.programs import PARTICLES, Adam, Program, ours
+from zoo.programs import Adam, Program, ours
 
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-SAME = f"{PARTICLES} particles"
+PARTICLES = (10, 1)
+"""Of Adam, besides as many as vpng takes by default."""
 TOLERANCE = 1.0
 """Nats below the best ELBO at which a run has arrived."""
 TURN = 0.05
@@ -39,7 +40,7 @@ class Budget:
     vpng_steps: int = 4000
     adam_steps: int = 20_000
     adam_seconds: float = 10.0
-    seeds: int = 3
+    seeds: int = 5
     rounds: int = 7
 
 
@@ -66,7 +67,9 @@ class Arrival:
 
 def compete(case: Case, budget: Budget, say: Callable[[str], None]) -> dict[str, Any]:
     """Race one case; the entry of the report."""
-    vpng, adams = ours(case), [Adam(case, count) for count in (PARTICLES, 1)]
+    vpng = ours(case)
+    own = vpng.svi.loss.num_particles
+    adams = [Adam(case, count) for count in dict.fromkeys((own, *PARTICLES))]
     evaluator = Evaluator(case, vpng.svi.guide)
     seeds = range(budget.seeds)
     finite = True
@@ -96,7 +99,7 @@ def compete(case: Case, budget: Budget, say: Callable[[str], None]) -> dict[str,
     arrivals = [
         _arrival(name, curves[name], reached[name], per_step[_kind(name)]) for name in curves
     ]
-    return _entry(case, arrivals, per_step, best, curves["vpng"], finite, budget)
+    return _entry(case, arrivals, per_step, best, curves["vpng"], finite, budget, own)
 
 
 def vpng_run(program: Program, evaluator: Evaluator, seed: int, limit: int) -> tuple[Curve, bool]:
@@ -203,10 +206,12 @@ def _entry(
     runs: list[Curve],
     finite: bool,
     budget: Budget,
+    num_particles: int,
 ) -> dict[str, Any]:
     vpng, *adam = arrivals
     by_steps, by_seconds = _fastest(adam)
-    same = _fastest([arrival for arrival in adam if _kind(arrival.setting) == SAME])
+    alike = f"{num_particles} particles"
+    same = _fastest([arrival for arrival in adam if _kind(arrival.setting) == alike])
     highest = max(adam, key=lambda arrival: arrival.final)
     return {
         "model": case.model,
@@ -215,6 +220,7 @@ def _entry(
         "elbo_standard_error": max(run.final[1] for run in runs),
         "elbo_per_datum": case.elbo_divisor > 1,
         "vpng": {
+            "num_particles": num_particles,
             "steps": vpng.steps,
             "seconds": vpng.seconds,
             "microseconds_per_step": 1e6 * per_step["vpng"],
@@ -244,7 +250,7 @@ def _entry(
             "ratio_steps": same[0].steps / vpng.steps,
             "ratio_seconds": same[1].seconds / vpng.seconds,
             "ratio_seconds_is": _bound(vpng, same[1]),
-            "ratio_per_step": per_step["vpng"] / per_step[SAME],
+            "ratio_per_step": per_step["vpng"] / per_step[alike],
         },
         "final_elbo_gain": vpng.final - highest.final,
     }

@@ -106,6 +106,31 @@ def test_solve_and_square_are_those_of_the_expected_matrix(make):
 
 
 @pytest.mark.parametrize("make", [diagonal, triangular])
+def test_products_are_those_of_the_inverse_block_by_block(make):
+    geometry, params = make()
+    flat, unravel = ravel_pytree(params)
+    gradients = np.random.default_rng(2).normal(size=(3, flat.size))
+
+    @jax.jit
+    def products(params, gradients):
+        here = lambda: operator(geometry, params, jnp.zeros(DIMENSION))
+        prepared = geometry.prepare(
+            geometry.init(params), here, params, jnp.asarray(0.0), jnp.asarray(1.0), None
+        )
+        return prepared.solve(*map(unravel, gradients)).products
+
+    names = jax.tree.map(np.zeros_like, params)
+    names.variational["s"] = np.ones_like(names.variational["s"])
+    of_scale = np.asarray(ravel_pytree(names)[0], bool)
+    inverse = np.linalg.inv(brute_force(geometry, params))
+    expected = [
+        gradients[:, block] @ inverse[np.ix_(block, block)] @ gradients[:, block].T
+        for block in (~of_scale, of_scale)
+    ]
+    np.testing.assert_allclose(products(params, gradients), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("make", [diagonal, triangular])
 def test_loud_directions_are_slowed_down(make):
     """The covariance of the noise counts as curvature where a step goes, not in its length."""
     geometry, params = make()

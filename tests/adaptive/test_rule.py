@@ -200,6 +200,32 @@ def test_a_heavy_tail_is_no_excuse():
     assert np.asarray(path).min() >= 5.0
 
 
+@pytest.mark.parametrize(
+    ("square", "agreement", "weight"),
+    [(1e9, 1.0, 0.9), (10.0, 1.0, 0.45), (0.0, 1.0, 0.3), (1e9, 0.0, 0.3)],
+    ids=["far", "some way", "near", "led by noise"],
+)
+def test_a_metric_of_another_place_is_forgotten(square, agreement, weight):
+    """The further the last step led, by signal, the more the metric found there counts."""
+    rule = Adaptive(AveragedDense(), 1)
+    rows = lambda params: jnp.sqrt(5.0) * params.variational["x"]
+    metric_at = lambda params: lambda: FisherOperator(params, rows)
+    state = rule.init(start())._replace(
+        step=jnp.asarray(9, jnp.int32),
+        geometry=jnp.eye(2),
+        square=jnp.asarray(square),
+        predicted=jnp.asarray(square),
+        agreement=jnp.array([agreement]),
+        spread=jnp.array([agreement**2]),
+        noise=jnp.zeros(1),
+    )
+    draws = np.zeros((2, 2, 2))
+    flat = lambda params, draw: quadratic(params)
+    step = jax.jit(lambda state: rule.step(state, Drawn(flat, draws), metric_at)[0])
+    expected = ((1 - weight) + 5.0 * weight) * np.eye(2)
+    np.testing.assert_allclose(step(state).geometry, expected, rtol=1e-6)
+
+
 def test_the_state_keeps_its_types():
     rule = Adaptive(AveragedDense(), 1)
     types = lambda state: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)

@@ -141,6 +141,16 @@ def test_entropy_rows_of_a_normal_and_of_a_point():
     assert entropy_rows(dist.Delta(jnp.ones(2)), jnp.ones(2)) is None
 
 
+def information_with_misfit(values):
+    """About the log of a Normal's scale, at a scale of one."""
+
+    def rows(log_scale):
+        site = dist.Normal(0.0, jnp.exp(log_scale)).expand([len(values)])
+        return scaled_by_misfit(whiten(jax.lax.stop_gradient(site), site), site, values).ravel()
+
+    return jnp.sum(jax.jacfwd(rows)(0.0) ** 2)
+
+
 @pytest.mark.parametrize("size", [0.01, 0.3, 1.0, 4.0, 300.0])
 def test_one_step_leads_to_the_scale_of_the_data(size):
     """In the log of the scale, from any misfit; the gradient is autodiff's."""
@@ -148,30 +158,17 @@ def test_one_step_leads_to_the_scale_of_the_data(size):
 
     @jax.jit
     def moved(values):
-        def rows(log_scale):
-            site = dist.Normal(0.0, jnp.exp(log_scale)).expand([3])
-            return scaled_by_misfit(whiten(jax.lax.stop_gradient(site), site), site, values).ravel()
-
         loss = lambda log_scale: -dist.Normal(0.0, jnp.exp(log_scale)).log_prob(values).sum()
-        return -jax.grad(loss)(0.0) / jnp.sum(jax.jacfwd(rows)(0.0) ** 2)
+        return -jax.grad(loss)(0.0) / information_with_misfit(values)
 
-    best = np.log(np.sqrt(np.mean(data**2)))
-    np.testing.assert_allclose(moved(data), best, rtol=1e-10)
+    np.testing.assert_allclose(moved(data), np.log(np.sqrt(np.mean(data**2))), rtol=1e-10)
 
 
 def test_where_the_data_fit_the_misfit_changes_nothing():
     data = np.array([1.0, -1.0, 1.0])
-
-    @jax.jit
-    def information(values):
-        def rows(log_scale):
-            site = dist.Normal(0.0, jnp.exp(log_scale)).expand([3])
-            return scaled_by_misfit(whiten(jax.lax.stop_gradient(site), site), site, values).ravel()
-
-        return jnp.sum(jax.jacfwd(rows)(0.0) ** 2)
-
+    information = jax.jit(information_with_misfit)
     np.testing.assert_allclose(information(data), 2.0 * 3, rtol=1e-12)
-    # Continuous where the mean changes its form.
+    # Continuous where the mean changes its form, and never nothing.
     np.testing.assert_allclose(*map(information, (1.00498 * data, 1.00500 * data)), rtol=1e-4)
     assert 0.0 < information(0.0 * data) < 1.0
 

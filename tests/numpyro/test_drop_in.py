@@ -14,9 +14,11 @@ from numpyro.infer import Predictive as Draws
 from numpyro.infer import Trace_ELBO, autoguide, psis_diagnostic
 from numpyro.infer.svi import SVIRunResult, SVIState
 
-from vpng import Dense, Predictive
+from vpng import Dense, Parameters, Predictive
+from vpng.adaptive import AveragedDense, LocationScale, PerCoordinate
 from vpng.errors import InputError
 from vpng.numpyro import SVI, Converged
+from vpng.numpyro.guides import default_particles
 
 KEY = jax.random.key(3)
 
@@ -40,6 +42,21 @@ def test_result_has_numpyros_fields(svi, result):
     assert set(result.params) == {"w_auto_loc", "w_auto_scale"}
     read = svi.get_params(result.state)
     np.testing.assert_array_equal(read["w_auto_scale"], result.params["w_auto_scale"])
+
+
+@pytest.mark.parametrize(("num_latents", "count"), [(1, 4), (3, 6), (40, 10)])
+def test_two_particles_for_every_latent_from_four_to_ten(num_latents, count):
+    geometry = LocationScale(("m",), ("s",), (), PerCoordinate(1))
+    parameters = Parameters({"m": np.zeros(num_latents), "s": np.zeros(num_latents)}, {})
+    assert default_particles(geometry, parameters) == count
+    assert default_particles(AveragedDense(), parameters) == 10
+
+
+def test_a_loss_of_ones_own_is_kept(svi, result):
+    default = SVI(regression, svi.guide)
+    default.init(KEY, *data())
+    assert default.loss.num_particles == max(4, 2 * result.params["w_auto_loc"].size)
+    assert svi.loss.num_particles == 2
 
 
 def test_evaluate_is_numpyros(svi):

@@ -204,9 +204,9 @@ class Adaptive(eqx.Module):
         share = self._share(state)
         weight = jnp.clip(0.5 * jnp.max(share), 0.02, 0.3)
         weight = jnp.maximum(weight, 1.0 / (state.step + 1.0))
-        # A metric of another place is forgotten; `moved` is in posterior deviations, squared.
+        # A metric of another place is forgotten, as far as it was signal that led here.
         moved = self.num_data * state.square
-        weight = jnp.maximum(weight, 0.9 * moved / (moved + self.far))
+        weight = jnp.maximum(weight, 0.9 * _certain(state)[0] * moved / (moved + self.far))
         due = (jnp.max(share) > 0.5) | (state.step % self.metric_period == 0)
         weight = jnp.where(accepted & due, weight, 0.0)
         noise_here = self._noise(state, evaluation, accepted)

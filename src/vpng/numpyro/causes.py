@@ -38,8 +38,8 @@ ADVICE = {
 MIN_STEPS = 200
 """Before so many steps any noise is usual."""
 
-FAR_NATS = 1000.0
-"""For each parameter; where the guide fits, the noise of a gradient is worth less than one nat."""
+FAR_NATS = 1.0
+"""For each parameter; where the guide fits, the noise of a gradient is worth less."""
 
 
 class Cause(NamedTuple):
@@ -87,7 +87,7 @@ def cause_at(rng_key: PRNGKeyArray, losses: Losses, parameters: Parameters, call
 
 
 def far_off(state: PyTree, problem: TracedProblem) -> str:
-    """That a run of the automatic rule ended far from the posterior, if it did.
+    """That a run of the automatic rule seems to have ended far from the posterior, if it does.
 
     Far off, the draws of the guide disagree about where to go by more than the rule can average
     away. A minibatch makes noise by itself, so that it does not tell.
@@ -99,8 +99,9 @@ def far_off(state: PyTree, problem: TracedProblem) -> str:
     if problem.subsampled or int(state.step) < MIN_STEPS or nats < FAR_NATS * size:
         return ""
     return (
-        f"The run ended far from the posterior: after {int(state.step)} steps the noise of the "
-        f"gradient is still worth {nats:.2g} nats, so that only short steps are possible. "
+        f"After {int(state.step)} steps the noise of the gradient is still worth {nats:.2g} nats, "
+        f"more than one for each of the {size} parameters: the run ended far from the posterior, "
+        f"or the posterior has heavier tails than the guide, and only short steps are possible. "
         f"{NEARER}, or use more particles or steps."
     )
 
