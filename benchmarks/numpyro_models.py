@@ -9,7 +9,8 @@ start (for the autoencoder: per image). ELBOs are evaluated off the clock with t
 numbers for all, compilation is off the clock too, and the time of one step is measured in turns, so
 that a noisy machine is noisy for all. A setting that never arrived counts with its whole budget:
 such a ratio is a lower bound, and is marked. One JSON object is printed; with --out it is
-written there too, with a chart.
+written there too, with a chart. Parts of the cases (--models) may run on a core each; --join puts
+their reports together.
 """
 
 import argparse
@@ -24,6 +25,8 @@ from vpng.files import write_atomically
 from zoo import CASES
 from zoo.chart import draw
 from zoo.race import RATES, TOLERANCE, Budget, compete
+
+NAME = "numpyro_models.json"
 
 
 def say(text: str) -> None:
@@ -64,10 +67,20 @@ def summary(entries: list[dict[str, Any]]) -> dict[str, Any]:
 def write(report: dict[str, Any], directory: Path) -> None:
     """The report so far and its chart: a long run that is cut short leaves what it found."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "numpyro_models.json"
+    path = directory / NAME
     text = json.dumps(report, indent=1) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text))
     write_atomically(path.with_suffix(".png"), lambda temporary: draw(report, temporary))
+
+
+def joined(directories: list[Path]) -> dict[str, Any]:
+    """One report of the cases of several, which were run with the same settings."""
+    reports = [json.loads((path / NAME).read_text()) for path in directories]
+    entries = [entry for report in reports for entry in report["cases"]]
+    settings = reports[0]["settings"]
+    if any(report["settings"] != settings for report in reports):
+        raise SystemExit("the reports have different settings and do not belong together")
+    return {"summary": summary(entries), "cases": entries, "settings": settings}
 
 
 def main() -> None:
@@ -77,7 +90,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--adam-seconds", type=float, default=10.0)
     parser.add_argument("--out", type=Path, help="directory for the JSON file and the chart")
+    parser.add_argument(
+        "--join", nargs="+", type=Path, help="no runs: the reports of these directories as one"
+    )
     options = parser.parse_args()
+    if options.join:
+        report = joined(options.join)
+        if options.out is not None:
+            write(report, options.out)
+        print(json.dumps(report["summary"], indent=1))
+        return
     budget = Budget(seeds=options.seeds, adam_seconds=options.adam_seconds)
     if options.quick:
         budget = Budget(
