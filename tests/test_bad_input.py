@@ -7,10 +7,24 @@ import numpyro.distributions as dist
 import pytest
 
 from problems_for_tests import LocalProblem, random_problem
-from vpng import ELBO, InputError, Parameters, Predictive, Probed, Sampled, Variational, optimizers
+from vpng import (
+    ELBO,
+    ConjugateGradient,
+    Dual,
+    InputError,
+    LevenbergMarquardt,
+    Parameters,
+    Predictive,
+    Probed,
+    Sampled,
+    Variational,
+    optimizers,
+    scale_by_hessian_free,
+)
 from vpng.checks import binary_labels, counts, data_tree, finite_array, finite_scalar, matrix
 from vpng.problem import check_problem
 from vpng.problems import GaussianMean, LinearLatent, LogisticRegression
+from vpng.support import check_support
 from vpng.training import fit
 
 NAN, INF = float("nan"), float("inf")
@@ -23,6 +37,23 @@ CASES = {
     "metric without particles": (lambda: Predictive(num_particles=0), "num_particles", "", "0"),
     "F_q without particles": (lambda: Variational(num_particles=-1), "num_particles", "", "-1"),
     "no data in a metric": (lambda: Predictive(max_data=0), "max_data", "at least 1", "0"),
+    "an estimator's name": (lambda: Predictive("exact"), "estimator", r"Exact\(\)", "'exact'"),
+    "a gradient's name": (lambda: ELBO(gradient="score"), "gradient", "ScoreFunction", "'score'"),
+    "negative tolerance": (lambda: ConjugateGradient(rtol=-1.0), "rtol", "at least 0", "-1"),
+    "no iterations": (lambda: ConjugateGradient(max_steps=0), "max_steps", "at least 1", "0"),
+    "refinements below none": (lambda: Dual(refinements=-1), "refinements", "at least 0", "-1"),
+    "bounds the wrong way": (
+        lambda: LevenbergMarquardt(minimum=1.0, maximum=0.1),
+        "minimum",
+        "at most maximum = 0.1",
+        "1.0",
+    ),
+    "a product's name": (
+        lambda: scale_by_hessian_free(LinearLatent(num_data=1), product="gn"),
+        "product",
+        "GaussNewton",
+        "'gn'",
+    ),
     "no samples": (lambda: Sampled(0), "num_samples", "at least 1", "0"),
     "no probes": (lambda: Probed(0), "num_probes", "at least 1", "0"),
     "negative KL weight": (lambda: ELBO(kl_weight=-1.0), "kl_weight", "at least 0", "-1"),
@@ -286,6 +317,73 @@ def test_parameters_of_the_wrong_kind():
         InputError, match=r"params.*bias.*: expected a floating array, got dtype int32"
     ):
         check(problem, whole)
+    half = good._replace(variational={**good.variational, "bias": jnp.ones(2, jnp.float16)})
+    with pytest.raises(
+        InputError, match=r"params.*bias.*: expected .*float32.*, got dtype float16"
+    ):
+        check(problem, half)
+    lost = good._replace(variational={**good.variational, "bias": jnp.array([1.0, NAN])})
+    with pytest.raises(InputError, match=r"params.*bias.*: expected finite numbers only, got nan"):
+        check(problem, lost)
+
+
+def fitted(rng_key=None, **changed):
+    problem, parameters, batch = random_problem("global", changed.pop("family", "normal"), seed=0)
+    batch = {**batch, **{key: value for key, value in changed.items() if key in batch}}
+    given = {"problem": problem, "optimizer": optimizers.gradient(0.1), "objective": ELBO(2)}
+    given |= {key: value for key, value in changed.items() if key in given}
+    return fit(
+        params=parameters,
+        data=batch,
+        num_steps=2,
+        rng_key=jax.random.key(0) if rng_key is None else rng_key,
+        progress=False,
+        **given,
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "bad", "message"),
+    [
+        ("poisson", -1.0, r"observed: expected values that Poisson allows, got -1.0 at index \(0"),
+        ("poisson", 0.5, "observed: expected values that Poisson allows, got 0.5"),
+        ("bernoulli", 2.0, "observed: expected values that Bernoulli allows, got 2.0"),
+    ],
+)
+def test_fit_refuses_data_that_the_likelihood_does_not_allow(family, bad, message):
+    _, _, batch = random_problem("global", family, seed=0)
+    observed = jnp.asarray(batch["observed"]).astype(float).at[0].set(bad)
+    with pytest.raises(InputError, match=message):
+        fitted(family=family, observed=observed)
+
+
+def test_a_bernoulli_takes_intensities():
+    problem, parameters, batch = random_problem("global", "bernoulli", seed=0)
+    grey = {**batch, "observed": 0.3 * jnp.ones_like(batch["observed"], float)}
+    check_support(problem, parameters, grey)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"optimizer": None}, "optimizer: expected an optax transformation, got None"),
+        ({"problem": None}, "problem: expected a vpng.Problem, got None"),
+        ({"objective": "elbo"}, "objective: expected an objective such as .*, got 'elbo'"),
+        ({"rng_key": 0.5}, "rng_key: expected a single key such as .*, got 0.5"),
+        (
+            {"rng_key": np.zeros(3)},
+            r"rng_key: expected a single key.*, got an array of shape \(3,\)",
+        ),
+    ],
+)
+def test_fit_refuses_arguments_of_another_kind(changed, message):
+    with pytest.raises(InputError, match=message):
+        fitted(**changed)
+
+
+def test_keys_of_either_kind_give_the_same_run():
+    typed, raw = (fitted(make(5)).params for make in (jax.random.key, jax.random.PRNGKey))
+    jax.tree.map(np.testing.assert_array_equal, typed, raw)
 
 
 @pytest.mark.parametrize("bad", [NAN, INF])

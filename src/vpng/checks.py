@@ -96,6 +96,23 @@ def counts(name: str, value: Any) -> jax.Array:
     return array
 
 
+def of_kind(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -> None:
+    """Refuse a `value` of another type, for instance a choice's name instead of the choice."""
+    if not isinstance(value, kind):
+        raise expected(name, wanted, repr(value))
+
+
+def random_key(name: str, value: Any) -> jax.Array:
+    """`value` as a single typed key; JAX's older keys of raw numbers are taken too."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and value.shape == ():
+        return value
+    if dtype == jnp.uint32 and value.shape == jax.random.key_data(jax.random.key(0)).shape:
+        return jax.random.wrap_key_data(value)
+    came = repr(value) if dtype is None else f"an array of shape {value.shape} and dtype {dtype}"
+    raise expected(name, "a single key such as jax.random.key(0)", came)
+
+
 def data_tree(name: str, data: Any) -> int:
     """The number of data: the leading length that every array of `data` shares."""
     leaves = jax.tree_util.tree_leaves_with_path(data)

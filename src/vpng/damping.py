@@ -134,6 +134,8 @@ class LevenbergMarquardt(AbstractDamping):
         finite_scalar("minimum", self.minimum, minimum=0.0, strict=False)
         finite_scalar("maximum", self.maximum, minimum=0.0, strict=True)
         positive_integer("period", self.period)
+        if not self.minimum <= self.maximum:
+            raise expected("minimum", f"at most maximum = {self.maximum:g}", self.minimum)
         if not self.low < self.high:
             raise expected("low", f"a ratio below high = {self.high}", self.low)
 

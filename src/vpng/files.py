@@ -5,6 +5,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from vpng.errors import expected
+
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> Path:
     """Let `write` fill a temporary file beside `path`, then rename it into place.
@@ -12,6 +14,8 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> Path:
     The content reaches the disk before its name does, and the name before this returns: after a
     crash of the machine there is the old file or the new one.
     """
+    if path.is_dir():
+        raise expected(str(path), "a file, or nothing", "a folder")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)

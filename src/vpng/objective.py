@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from vpng.checks import finite_scalar, positive_integer
+from vpng.checks import finite_scalar, of_kind, positive_integer
 from vpng.errors import InputError, expected
 from vpng.problem import Parameters, Problem
 
@@ -151,6 +151,8 @@ class ELBO(eqx.Module):
 
     def __check_init__(self) -> None:
         positive_integer("num_particles", self.num_particles)
+        wanted = "an estimator such as Reparameterised() or ScoreFunction()"
+        of_kind("gradient", self.gradient, AbstractGradient, wanted)
         if not callable(self.kl_weight):
             finite_scalar("kl_weight", self.kl_weight, minimum=0.0, strict=False)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from vpng.checks import numeric_array
+from vpng.checks import finite_array, numeric_array
 from vpng.errors import InputError, expected
 
 
@@ -236,6 +236,9 @@ def check_problem(problem: Problem, parameters: Parameters, batch: PyTree) -> No
         dtype = numeric_array(where, leaf).dtype
         if not jnp.issubdtype(dtype, jnp.floating):
             raise expected(where, "a floating array", f"dtype {dtype}")
+        if jnp.finfo(dtype).bits < 32:
+            raise expected(where, "an array of float32 or float64", f"dtype {dtype}")
+        finite_array(where, leaf)
 
     batch_shapes: list[tuple[int, ...]] = []
 

@@ -79,6 +79,9 @@ def test_the_mean_prediction_is_the_expectation_under_q():
         ("learning_rates", (float("nan"),)),
         ("dampings", (-1.0,)),
         ("budget", float("inf")),
+        ("prior_scale", float("nan")),
+        ("initial_scale", -1.0),
+        ("data_seed", -1),
     ],
 )
 def test_bad_settings_are_refused_by_name(field, value):

@@ -106,6 +106,11 @@ def test_logistic_stops_at_the_budget(vpng, tmp_path):
             ["reproduce", "logistic", "--out", "OUT", "--budget", "1", "--iterations", "5"],
             ["--budget", "both"],
         ),
+        (["reproduce", "toy", "--out", "OUT", "--set", "learning_rates=[nan]"], ["learning_rates"]),
+        (["reproduce", "toy", "--out", "OUT", "--set", "num_data=0"], ["num_data", "0"]),
+        (["reproduce", "toy", "--out", "OUT", "--set", "tolerance=nan"], ["tolerance", "nan"]),
+        (["reproduce", "psd", "--out", "OUT", "--set", "scale=-1.0"], ["scale", "-1"]),
+        (["reproduce", "psd", "--out", "OUT", "--set", "variational=nan"], ["variational"]),
         (["reproduce", "toy", "--out", "OUT", "--seeds", "many"], ["--seeds", "integer"]),
         (["reproduce", "toy"], ["--out"]),
         (["nonsense"], ["nonsense"]),
@@ -122,6 +127,28 @@ def test_bad_input_is_one_sentence_and_exit_code_two(vpng, tmp_path, arguments, 
     assert "Traceback" not in out + err
     assert not (tmp_path / "out").exists(), "a refused command left files"
     assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["runs/mine.json", "runs", "results.json"])
+def test_files_of_others_are_never_removed(vpng, tmp_path, name):
+    mine = tmp_path / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text('{"precious": true}')
+    code, _, err = vpng("reproduce", "psd", "--out", str(tmp_path), "--set", "num_draws=10")
+    assert code == 2
+    assert "--out" in err
+    assert mine.read_text() == '{"precious": true}'
+
+
+def test_a_folder_in_the_place_of_a_figure_is_one_sentence(vpng, tmp_path):
+    (tmp_path / "psd.png").mkdir()
+    code, out, err = vpng(
+        *("reproduce", "psd", "--out", str(tmp_path)),
+        *("--set", "num_draws=10", "--set", "num_thetas=3"),
+    )
+    assert code == 2
+    assert "psd.png" in err
+    assert "Traceback" not in out + err
 
 
 def test_a_folder_that_cannot_be_made_is_refused(vpng, tmp_path):

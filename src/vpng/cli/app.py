@@ -276,11 +276,13 @@ def demo(
     from vpng.experiments.logistic import LogisticConfig
     from vpng.experiments.toy import ToyConfig
 
-    run_and_store("toy", ToyConfig(), out / "toy")
+    # A demo that was stopped goes on; one that is whole is shown anew.
+    unfinished = lambda name: not (out / name / "results.json").exists()
+    run_and_store("toy", ToyConfig(), out / "toy", resume=unfinished("toy"))
     quick = LogisticConfig(
         seeds=3, iterations=1000, learning_rates=(0.1, 0.3, 1.0), dampings=(1e-2,)
     )
-    run_and_store("logistic", quick, out / "logistic")
+    run_and_store("logistic", quick, out / "logistic", resume=unfinished("logistic"))
 
 
 def main() -> None:

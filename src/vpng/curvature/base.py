@@ -52,7 +52,7 @@ class SolveInfo(NamedTuple):
 
     Attributes:
         outcome: how it ended.
-        residual: |(F + damping I) u - g| / |g|.
+        residual: |(F + damping I) u - g| / |g|, with F as the curvature represents it.
         iterations: of an iterative solver; 1 for a direct one.
         condition: an estimate of the condition number of F + damping I.
     """

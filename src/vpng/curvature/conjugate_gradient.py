@@ -7,6 +7,7 @@ import lineax as lx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from vpng.checks import finite_scalar, positive_integer
 from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, relative_norm, solve_info
 
 
@@ -22,6 +23,11 @@ class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
     rtol: float = 1e-3
     max_steps: int | None = eqx.field(default=100, static=True)
     warm_start: bool = eqx.field(default=True, static=True)
+
+    def __check_init__(self) -> None:
+        finite_scalar("rtol", self.rtol, minimum=0.0, strict=False)
+        if self.max_steps is not None:
+            positive_integer("max_steps", self.max_steps)
 
     def init(self, parameters: PyTree) -> Float[Array, " P"]:
         return jnp.zeros_like(ravel_pytree(parameters)[0])

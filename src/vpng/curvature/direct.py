@@ -8,6 +8,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Int, PyTree
 
+from vpng.checks import finite_scalar
 from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, relative_norm, solve_info
 from vpng.curvature.fallback import CLIPPED, by_products, clipped, fall_back, inverted, raised
 from vpng.distributed.layout import by_columns
@@ -126,6 +127,9 @@ class Dual(_Direct):
     """
 
     refinements: int = eqx.field(default=1, static=True)
+
+    def __check_init__(self) -> None:
+        finite_scalar("refinements", self.refinements, minimum=0.0, strict=False)
 
     def solve(
         self,

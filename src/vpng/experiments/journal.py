@@ -74,6 +74,7 @@ def check_journal(
     folder = out / "runs"
     manifest = folder / "grid.json"
     if not manifest.exists():
+        _refuse_files_of_others(out, folder)
         return
     if resume:
         _refuse_another(manifest, _manifest(experiment, configuration))
@@ -84,6 +85,23 @@ def check_journal(
             "a folder without an unfinished grid",
             f"{out} with {runs} finished runs; go on with --resume, or remove {folder}",
         )
+
+
+def _refuse_files_of_others(out: Path, runs: Path) -> None:
+    """What is not of a grid is not ours to remove."""
+    if runs.exists() and (not runs.is_dir() or any(runs.iterdir())):
+        raise expected("--out", f"a folder in which {runs.name} is free", f"{runs} of another kind")
+    results = out / "results.json"
+    if results.exists() and not _is_ours(results):
+        raise expected("--out", f"a folder in which {results.name} is free", f"{results}")
+
+
+def _is_ours(results: Path) -> bool:
+    try:
+        document = json.loads(results.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and str(document.get("schema", "")).startswith("vpng.")
 
 
 def _manifest(experiment: str, configuration: dict[str, Any]) -> dict[str, Any]:

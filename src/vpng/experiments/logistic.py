@@ -96,6 +96,9 @@ class LogisticConfig:
             finite_scalar("learning_rates", rate, minimum=0.0, strict=True)
         for damping in self.dampings:
             finite_scalar("dampings", damping, minimum=0.0, strict=False)
+        for name in ("prior_scale", "initial_scale"):
+            finite_scalar(name, getattr(self, name), minimum=0.0, strict=True)
+        finite_scalar("data_seed", self.data_seed, minimum=0.0, strict=False)
         if not 0.0 < self.final_rate <= 1.0:
             raise expected("final_rate", "a number in (0, 1]", self.final_rate)
         if self.budget is not None:

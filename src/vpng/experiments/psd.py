@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vpng.checks import positive_integer
+from vpng.checks import finite_array, finite_scalar, positive_integer
 from vpng.experiments.figures import house_style, save
 from vpng.experiments.results import Results, Run, params_sha256
 from vpng.experiments.session import Session
@@ -49,6 +49,8 @@ class PsdConfig:
     def __post_init__(self) -> None:
         for name in ("num_thetas", "num_draws", "seeds"):
             positive_integer(name, getattr(self, name))
+        finite_scalar("scale", self.scale, minimum=0.0, strict=True)
+        finite_array("variational", self.variational)
 
 
 def run(config: PsdConfig, session: Session | None = None) -> Results:

@@ -28,7 +28,8 @@ class Sweep(NamedTuple):
         params: final parameters, leaves of shape [G, S, ...].
         iterations: steps done at each record, [T].
         seconds: time at each record for all lanes together, without compilation, [T].
-        curves: metrics by name, each [G, S, T]; `loss` is the mean since the record before.
+        curves: metrics by name, each [G, S, T]; `loss` is the mean since the record before, NaN if
+            every step was dropped.
         rejected: steps dropped in each lane, [G, S].
     """
 
@@ -76,29 +77,30 @@ def sweep(
         init_key, run_key = jax.random.split(jax.random.key(seed))
         return init_state(run_key, init(init_key), optimizer_of(point), batches)
 
-    def advance(point: PyTree, state: TrainState, data: AbstractData) -> tuple[TrainState, dict]:
+    def advance(
+        point: PyTree, state: TrainState, data: AbstractData, length: Array
+    ) -> tuple[TrainState, dict]:
         step = make_step(problem, optimizer_of(point), objective, batches)
 
-        def body(carry: tuple[TrainState, Array, Array], _: None) -> tuple:
+        def body(_: Array, carry: tuple[TrainState, Array, Array]) -> tuple:
             state, total, rejected = carry
             state, info = step(state, data)
             total = total + jnp.where(info.rejected, 0.0, info.loss)
-            return (state, total, rejected + info.rejected), None
+            return state, total, rejected + info.rejected
 
-        zero = jnp.zeros(())
-        (state, total, rejected), _ = jax.lax.scan(
-            body, (state, zero, jnp.zeros((), jnp.int32)), length=record_every
-        )
+        start = (state, jnp.zeros(()), jnp.zeros((), jnp.int32))
+        state, total, rejected = jax.lax.fori_loop(0, length, body, start)
         values = {name: metric(state.params) for name, metric in metrics.items()}
-        mean_loss = total / jnp.maximum(record_every - rejected, 1)
+        taken = length - rejected
+        mean_loss = jnp.where(taken > 0, total / jnp.maximum(taken, 1), jnp.nan)
         return state, {**values, "loss": mean_loss, "rejected": rejected}
 
     def advance_all(
-        grid: PyTree, states: TrainState, data: AbstractData
+        grid: PyTree, states: TrainState, data: AbstractData, length: Array
     ) -> tuple[TrainState, dict]:
         # A few lanes at a time, so that what a step touches stays in the caches.
         return jax.lax.map(
-            lambda lane: advance(lane[0], lane[1], data),
+            lambda lane: advance(lane[0], lane[1], data, length),
             (grid, states),
             batch_size=LANES_AT_A_TIME,
         )
@@ -107,15 +109,20 @@ def sweep(
     seeds = jnp.tile(jnp.arange(num_seeds), num_points)
     lanes = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_seeds, axis=0), grid)
     states = jax.jit(jax.vmap(start))(lanes, seeds)
-    compiled = jax.jit(advance_all).lower(lanes, states, data).compile()
+    whole = np.int32(record_every)
+    compiled = jax.jit(advance_all).lower(lanes, states, data, whole).compile()
 
-    seconds, records, clock = 0.0, [], []
-    for done in range(record_every, num_steps + 1, record_every):
+    seconds, records, clock, iterations = 0.0, [], [], []
+    while not iterations or iterations[-1] < num_steps:
+        before = iterations[-1] if iterations else 0
+        done = min(before + record_every, num_steps)
         began = time.perf_counter()
-        states, values = jax.block_until_ready(compiled(lanes, states, data))
+        length = np.int32(done - before)
+        states, values = jax.block_until_ready(compiled(lanes, states, data, length))
         seconds += time.perf_counter() - began
         records.append({name: np.asarray(value) for name, value in values.items()})
         clock.append(seconds)
+        iterations.append(done)
         part = max(done / num_steps, seconds / (max_seconds or np.inf))
         best = -float(np.nanmin(records[-1]["loss"], initial=np.inf))
         on_record(part, f"{done} steps, best ELBO per datum {best:.4g}")
@@ -128,9 +135,8 @@ def sweep(
         for name in records[0]
     }
     rejected = curves.pop("rejected").sum(axis=-1)
-    iterations = record_every * np.arange(1, len(records) + 1)
     params = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), states.params)
-    return Sweep(params, iterations, np.asarray(clock), curves, rejected)
+    return Sweep(params, np.asarray(iterations), np.asarray(clock), curves, rejected)
 
 
 def area_under_curve(scores: Float[Array, " n"], labels: Float[Array, " n"]) -> Float[Array, ""]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from vpng.checks import finite_scalar, positive_integer
+from vpng.checks import finite_array, finite_scalar, positive_integer
 from vpng.errors import expected
 from vpng.experiments.figures import house_style, line_look, save
 from vpng.experiments.methods import Method
@@ -62,7 +62,12 @@ class ToyConfig:
             raise expected("epsilon", "a number between 0 and 1", self.epsilon)
         positive_integer("seeds", self.seeds)
         positive_integer("iterations", self.iterations)
-        finite_scalar("scale", self.scale, minimum=0.0, strict=True)
+        positive_integer("num_data", self.num_data)
+        for name in ("scale", "tolerance"):
+            finite_scalar(name, getattr(self, name), minimum=0.0, strict=True)
+        for rate in self.learning_rates:
+            finite_scalar("learning_rates", rate, minimum=0.0, strict=True)
+        finite_array("true_mean", self.true_mean)
 
 
 def make_problem(config: ToyConfig, seed: int) -> tuple[GaussianMean, Float[Array, "n 2"]]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from vpng.checks import positive_integer
+from vpng.checks import of_kind, positive_integer
 from vpng.distributed.layout import by_rows
 from vpng.fisher.entropy import entropy_rows
 from vpng.fisher.estimator import AbstractEstimator, Exact
@@ -49,6 +49,7 @@ class Predictive(AbstractMetric):
 
     def __check_init__(self) -> None:
         positive_integer("num_particles", self.num_particles)
+        of_kind("estimator", self.estimator, AbstractEstimator, "one such as Exact() or Sampled()")
         if self.max_data is not None:
             positive_integer("max_data", self.max_data)
 
@@ -81,6 +82,7 @@ class Variational(AbstractMetric):
 
     def __check_init__(self) -> None:
         positive_integer("num_particles", self.num_particles)
+        of_kind("estimator", self.estimator, AbstractEstimator, "one such as Exact() or Sampled()")
         if self.max_data is not None:
             positive_integer("max_data", self.max_data)
 
@@ -116,6 +118,7 @@ class Network(AbstractMetric):
 
     def __check_init__(self) -> None:
         positive_integer("num_particles", self.num_particles)
+        of_kind("estimator", self.estimator, AbstractEstimator, "one such as Exact() or Sampled()")
 
     def operator(
         self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
@@ -148,6 +151,7 @@ class Divergence(AbstractMetric):
 
     def __check_init__(self) -> None:
         positive_integer("num_particles", self.num_particles)
+        of_kind("estimator", self.estimator, AbstractEstimator, "one such as Exact() or Sampled()")
 
     def operator(
         self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray

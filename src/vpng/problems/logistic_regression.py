@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from vpng.checks import binary_labels, finite_scalar, matrix
+from vpng.checks import binary_labels, finite_scalar, matrix, positive_integer
 from vpng.problem import Parameters, Problem
 
 
@@ -62,6 +62,8 @@ class LogisticRegression(Problem):
 
     def init(self, rng_key: PRNGKeyArray, num_weights: int, *, scale: float = 1.0) -> Parameters:
         """Standard normal means and the given standard deviation for all weights."""
+        positive_integer("num_weights", num_weights)
+        finite_scalar("scale", scale, minimum=0.0, strict=True)
         loc = jax.random.normal(rng_key, (num_weights,))
         return Parameters(MeanField(loc, jnp.full_like(loc, jnp.log(scale))))
 

@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from vpng.checks import finite_scalar, positive_integer
+from vpng.checks import finite_scalar, of_kind, positive_integer, random_key
 from vpng.distributed.faults import stopping_if_lost
 from vpng.distributed.layout import Layout, as_layout, compiled
 from vpng.distributed.processes import agreed, is_first
@@ -22,9 +22,10 @@ from vpng.interrupts import Interrupt, deferred_interrupts
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem, check_problem
 from vpng.stopping import Converged
+from vpng.support import check_support
 from vpng.training.checkpoint import Checkpoints, Keeper
 from vpng.training.chunks import Chunks
-from vpng.training.data import AbstractData, Batches, as_data
+from vpng.training.data import AbstractData, Batches, InMemory, as_data
 from vpng.training.guard import Guard
 from vpng.training.history import History, Record
 from vpng.training.identity import Identity
@@ -118,6 +119,9 @@ class Loop:
             InputError: if an argument does not fit.
         """
         positive_integer("record_every", record_every)
+        of_kind("problem", problem, Problem, "a vpng.Problem")
+        of_kind("optimizer", optimizer, optax.GradientTransformation, "an optax transformation")
+        of_kind("objective", objective, ELBO, "an objective such as ELBO(10)")
         self._layout = as_layout(mesh)
         self._data = placed(as_data(data), self._layout)
         if problem.num_data != len(self._data):
@@ -132,6 +136,8 @@ class Loop:
             "record_every": record_every,
         }
         check_problem(problem, params, self._data.few())
+        if isinstance(self._data, InMemory):
+            check_support(problem, params, self._data.everything())
         state = self.init(params, jax.random.key(0))
         self._chunks = Chunks(
             problem,
@@ -189,7 +195,8 @@ class Loop:
                 with; None for the loop's own.
         """
         optimizer = self._optimizer if optimizer is None else optimizer
-        return self._placed(init_state(rng_key, params, optimizer, self._batches))
+        key = random_key("rng_key", rng_key)
+        return self._placed(init_state(key, params, optimizer, self._batches))
 
     def _placed(self, state: PyTree) -> PyTree:
         return state if self._layout is None else self._layout.put_state(state)

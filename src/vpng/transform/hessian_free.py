@@ -11,7 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from vpng.checks import damping_value, positive_integer
+from vpng.checks import damping_value, finite_scalar, of_kind, positive_integer
 from vpng.curvature import Outcome, SolveInfo
 from vpng.curvature.base import no_info, relative_norm, solve_info
 from vpng.curvature.truncated import truncated_conjugate_gradient
@@ -157,9 +157,12 @@ def scale_by_hessian_free(
         max_steps: most products for one direction.
         rtol: relative tolerance on the residual.
     """
+    of_kind("problem", problem, Problem, "a vpng.Problem")
+    of_kind("product", product, AbstractProduct, "Hessian() or GaussNewton()")
+    positive_integer("max_steps", max_steps)
+    finite_scalar("rtol", rtol, minimum=0.0, strict=False)
     if not callable(damping):
         damping_value(damping)
-    positive_integer("max_steps", max_steps)
     if not isinstance(objective.gradient, Reparameterised):
         raise expected("objective.gradient", "Reparameterised()", objective.gradient)
 
