@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from vpng.fisher.unwrap import core_of
 
@@ -37,8 +37,11 @@ def scaled_by_misfit(
     ratios = None if core is None else misfit(core.distribution, core.value)
     if core is None or ratios is None:
         return rows
-    factor = jnp.sqrt(_logarithmic_mean(jnp.mean(jax.lax.stop_gradient(ratios))))
+    factor = jnp.sqrt(_logarithmic_mean(_mean(jax.lax.stop_gradient(ratios), core.mask)))
     family = core.distribution
+    if isinstance(family, dist.Gamma):
+        # The rows of the rate are those of the concentration too, whose information is certain.
+        factor = jnp.maximum(factor, 1.0)
     if isinstance(family, dist.MultivariateNormal):
         size = family.event_shape[0]
         of_columns = jnp.where(jnp.arange(size + 1) == 0, 1.0, factor)
@@ -47,6 +50,18 @@ def scaled_by_misfit(
     if isinstance(family, dist.Normal | dist.Laplace):
         return rows * jnp.stack([jnp.ones_like(factor), factor])
     return rows * factor
+
+
+def _mean(ratios: Float[Array, "..."], mask: Bool[Array, "..."] | None) -> Float[Array, ""]:
+    """Over what is not masked, whatever stands there; 1 if everything is."""
+    if mask is None:
+        return jnp.mean(ratios)
+    kept = jnp.broadcast_to(mask, ratios.shape[: mask.ndim])
+    kept = jnp.broadcast_to(
+        kept.reshape(kept.shape + (1,) * (ratios.ndim - kept.ndim)), ratios.shape
+    )
+    count = jnp.sum(kept)
+    return jnp.where(count > 0, jnp.sum(jnp.where(kept, ratios, 0.0)) / jnp.maximum(count, 1), 1.0)
 
 
 def _logarithmic_mean(misfit: Float[Array, ""]) -> Float[Array, ""]:

@@ -96,7 +96,8 @@ def far_off(state: PyTree, problem: TracedProblem) -> str:
         return ""
     size = sum(leaf.size for leaf in jax.tree.leaves(state.accepted))
     nats = float(np.sum(np.asarray(state.noise, np.float64)))
-    if problem.subsampled or int(state.step) < MIN_STEPS or nats < FAR_NATS * size:
+    unknown = nats >= np.finfo(np.float32).max
+    if unknown or problem.subsampled or int(state.step) < MIN_STEPS or nats < FAR_NATS * size:
         return ""
     return (
         f"After {int(state.step)} steps the noise of the gradient is still worth {nats:.2g} nats, "

@@ -87,7 +87,7 @@ def _location_scale(
         )
     else:
         return None
-    if set(names) != {*locations, *scales}:
+    if not locations or set(names) != {*locations, *scales}:
         return None
     centre = _size([names[name] for name in locations]) + _size(parameters.model)
     if centre > DENSE_LIMIT:

@@ -194,7 +194,7 @@ class TracedProblem(Problem):
         def log_q(active: PyTree) -> Array:
             trace = self.guide_trace(embed(active), rng_key, batch, held)
             densities = [log_density(site) for site in trace.values() if _is_latent(site)]
-            return jnp.sum(jnp.stack(densities))
+            return sum(densities, start=jnp.zeros(()))
 
         return jax.grad(log_q)(active)
 
@@ -376,23 +376,25 @@ def _number_of_data(model_trace: Trace) -> int:
     return max(counts)
 
 
+DISCRETE_REMEDY = (
+    "Enumerate a discrete latent (infer={'enumerate': 'parallel'} in the model, "
+    "loss=TraceEnum_ELBO()), relax it (for instance RelaxedBernoulli), or use the score-function "
+    "estimator (loss=TraceGraph_ELBO()) with a guide that draws it."
+)
+
+
 def _check_reparameterised(guide_trace: Trace, model_trace: Trace) -> None:
     for name, site in guide_trace.items():
         if _is_latent(site) and not site["fn"].has_rsample:
             raise InputError(
                 f"guide site {name!r}: expected a distribution that can be reparameterised, got "
-                f"{type(_unwrapped(site['fn'])).__name__}. Enumerate a discrete latent "
-                "(infer={'enumerate': 'parallel'} in the model, loss=TraceEnum_ELBO()), relax it "
-                "(for instance RelaxedBernoulli), or use the score-function estimator "
-                "(loss=TraceGraph_ELBO())."
+                f"{type(_unwrapped(site['fn'])).__name__}. {DISCRETE_REMEDY}"
             )
     for name, site in model_trace.items():
         if _is_latent(site) and site["fn"].is_discrete:
             raise InputError(
                 f"model site {name!r}: expected a continuous latent, got the discrete "
-                f"{type(_unwrapped(site['fn'])).__name__}. Enumerate it "
-                "(infer={'enumerate': 'parallel'}, loss=TraceEnum_ELBO()), relax it (for instance "
-                "RelaxedBernoulli), or use the score-function estimator (loss=TraceGraph_ELBO())."
+                f"{type(_unwrapped(site['fn'])).__name__}. {DISCRETE_REMEDY}"
             )
 
 

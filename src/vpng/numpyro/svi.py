@@ -27,7 +27,7 @@ from vpng.damping import AbstractDamping
 from vpng.distributed.faults import stopping_if_lost
 from vpng.distributed.layout import Layout, as_layout
 from vpng.distributed.processes import in_any_process, is_first
-from vpng.errors import expected
+from vpng.errors import InputError, expected
 from vpng.fisher import AbstractMetric, Divergence, Exact, Network
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
 from vpng.numpyro.causes import Cause, cause_at, far_off
@@ -39,7 +39,7 @@ from vpng.numpyro.guides import (
     has_many_parameters,
 )
 from vpng.numpyro.network_rule import NetworkRule, layers_of
-from vpng.numpyro.problem import Call, TracedProblem, traced_problem
+from vpng.numpyro.problem import DISCRETE_REMEDY, Call, TracedProblem, traced_problem
 from vpng.objective import Schedule
 from vpng.problem import Parameters
 from vpng.random import written_out
@@ -173,7 +173,12 @@ class SVI(infer.SVI):
         with warnings.catch_warnings():
             # What NumPyro says about discrete latents is an error here, and clearer.
             warnings.filterwarnings("ignore", message="Currently, SVI with")
-            raw, mutable, key = super().init(rng_key, *args, init_params=init_params, **kwargs)
+            try:
+                raw, mutable, key = super().init(rng_key, *args, init_params=init_params, **kwargs)
+            except RuntimeError as error:
+                if "discrete sample site" not in str(error):
+                    raise
+                raise InputError(f"{str(error).rstrip('.')}. {DISCRETE_REMEDY}") from error
         self.problem, parameters = traced_problem(
             self.model,
             self.guide,
