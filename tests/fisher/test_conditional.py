@@ -173,6 +173,21 @@ def test_where_the_data_fit_the_misfit_changes_nothing():
     assert 0.0 < information(0.0 * data) < 1.0
 
 
+@pytest.mark.parametrize("hidden", [0.0, -1e5, np.nan])
+def test_masked_values_are_no_misfit(hidden):
+    values = np.array([2.0, -3.0, hidden])
+    known = np.array([True, True, False])
+
+    @jax.jit
+    def rows(log_scale):
+        site = dist.Normal(0.0, jnp.exp(log_scale)).expand([3]).mask(known)
+        whitened = whiten(jax.lax.stop_gradient(site), site)
+        return scaled_by_misfit(whitened, site, values).ravel()
+
+    found = np.asarray(jax.jit(jax.jacfwd(rows))(0.0))
+    np.testing.assert_allclose((found**2).sum(), information_with_misfit(values[:2]), rtol=1e-12)
+
+
 def test_a_misfit_leaves_the_location_alone():
     def rows(location):
         site = dist.Normal(location, 2.0)

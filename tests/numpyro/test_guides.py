@@ -176,6 +176,21 @@ def test_every_other_guide(name):
         assert -0.3 < np.mean(losses[-10:]) + log_evidence() < GAPS[name]
 
 
+def test_annealing_of_default_length_settles():
+    """The scale of the noise is latent, and steps between the layers hardly matter to the loss."""
+
+    def model(covariates, targets):
+        weights = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        scale = numpyro.sample("s", dist.HalfNormal(1.0))
+        with numpyro.plate("data", 6):
+            numpyro.sample("y", dist.Normal(covariates @ weights, scale), obs=targets)
+
+    _, result = fitted(model, autoguide.AutoDAIS(model), 60, data(), num_particles=10)
+    increments = result.params["auto_beta_increments"]
+    assert np.all((increments > 0.01) & (increments < 100.0))
+    assert np.ptp(result.losses[-20:]) < 3.0
+
+
 def test_weights_of_flows_are_stiff():
     svi = SVI(regression, autoguide.AutoBNAFNormal(regression))
     state = jax.eval_shape(svi.init, jax.random.key(0), *data()).optim_state

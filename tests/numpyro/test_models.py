@@ -197,6 +197,53 @@ def test_discrete_latent_is_named_with_its_remedies(guide, where):
         SVI(switch, guide).init(KEY, VALUES)
 
 
+def test_discrete_latent_under_an_autoguide_is_named_with_its_remedies():
+    def model(values):
+        on = numpyro.sample("on", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+        with numpyro.plate("data", 4):
+            numpyro.sample("y", dist.Normal(4.0 * on, 1.0), obs=values)
+
+    with pytest.raises(InputError, match=r"'on'.*TraceEnum_ELBO.*RelaxedBernoulli"):
+        SVI(model, autoguide.AutoNormal(model)).init(KEY, VALUES)
+
+
+def test_a_model_without_latents_is_fitted():
+    def model(values):
+        mean = numpyro.param("mean", 0.0)
+        scale = numpyro.param("scale", 1.0, constraint=constraints.positive)
+        with numpyro.plate("data", 4):
+            numpyro.sample("y", dist.Normal(mean, scale), obs=values)
+
+    result = SVI(model, autoguide.AutoNormal(model)).run(KEY, 60, VALUES, progress_bar=False)
+    np.testing.assert_allclose(result.params["mean"], VALUES.mean(), rtol=1e-4)
+    np.testing.assert_allclose(result.params["scale"], VALUES.std(), rtol=1e-3)
+
+
+def test_parameters_of_single_data_settle_with_minibatches():
+    """Seen once in four steps, each must move by what one step sees of it, and no more."""
+    values = (np.random.default_rng(0).normal(size=40) + 3.0).astype(np.float32)
+
+    def model(values):
+        mean = numpyro.sample("mean", dist.Normal(0, 5))
+        with numpyro.plate("data", 40, subsample_size=10):
+            level = numpyro.sample("level", dist.Normal(mean, 1.0))
+            numpyro.sample("y", dist.Normal(level, 0.5), obs=numpyro.subsample(values, 0))
+
+    def guide(values):
+        scale = numpyro.param("scale", 0.1, constraint=constraints.positive)
+        numpyro.sample("mean", dist.Normal(numpyro.param("loc", 0.0), scale))
+        locations = numpyro.param("locations", jnp.zeros(40))
+        scales = numpyro.param("scales", jnp.full(40, 0.1), constraint=constraints.positive)
+        with numpyro.plate("data", 40, subsample_size=10) as chosen:
+            numpyro.sample("level", dist.Normal(locations[chosen], scales[chosen]))
+
+    result = SVI(model, guide).run(jax.random.key(1), 300, values, progress_bar=False)
+    # The posterior of a level given the others: precision 5 and mean (4 y + mean) / 5.
+    expected = (4.0 * values + values.mean()) / 5.0
+    np.testing.assert_allclose(result.params["locations"], expected, atol=0.3)
+    np.testing.assert_allclose(result.params["scales"], 1 / np.sqrt(5.0), rtol=0.3)
+
+
 @pytest.mark.parametrize(
     ("guide", "loss"),
     [(mean_guide, TraceEnum_ELBO()), (switch_guide, TraceGraph_ELBO(num_particles=10))],

@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -15,6 +16,7 @@ from vpng.adaptive.geometry import (
     Solved,
     averaged,
     diagonal_floor,
+    mixed,
     products_of,
 )
 from vpng.adaptive.stiffness import Stiffness
@@ -27,9 +29,17 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
 
     Attributes:
         stiffness: what is added to the metric of weights of networks.
+        of_batches: whether gradients and metrics are those of minibatches. Parameters of single
+            data are then seen now and then, and their gradient counts for all the times that they
+            are not; so must the metric, which the average over steps does not.
+        scales: names of the parameters that are constrained. With minibatches none of them moves by
+            more than one at a time on its unconstrained scale: the next batch may not see whether
+            that was good.
     """
 
     stiffness: Stiffness = Stiffness()
+    of_batches: bool = eqx.field(default=False, static=True)
+    scales: frozenset[str] = eqx.field(default=frozenset(), static=True)
 
     many_solves: ClassVar[bool] = True
     num_blocks: ClassVar[int] = 1
@@ -41,6 +51,11 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
         flat, _ = ravel_pytree(params)
         return jnp.zeros((flat.size, flat.size), flat.dtype)
 
+    def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
+        named = {**direction.variational, **direction.model} if self.of_batches else {}
+        moved = [jnp.abs(named[name]).ravel() for name in named if name in self.scales]
+        return 1.0 / jnp.max(jnp.concatenate([jnp.full(1, 1e-30), *moved]), keepdims=True)
+
     def prepare(
         self,
         state: Float[Array, "P P"],
@@ -50,9 +65,18 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
         weight: Float[Array, ""],
         noise: NoiseHere | None,
     ) -> Prepared[Float[Array, "P P"]]:
-        matrix, finite = averaged(state, lambda: metric().to_dense(), weight)
+        here = lambda: metric().to_dense()
+        if self.of_batches:
+            current = here()
+            matrix, finite = mixed(state, current.astype(state.dtype), weight)
+            unseen = diagonal_floor(jnp.diagonal(matrix))
+            more = jnp.sqrt(jnp.maximum(jnp.diagonal(current) / unseen, 1.0))
+            more = jnp.where(jnp.isfinite(more), more, 1.0)
+        else:
+            matrix, finite = averaged(state, here, weight)
+            more = jnp.ones(())
         _, unravel = ravel_pytree(params)
-        held = matrix + jnp.diag(self.stiffness.diagonal(params))
+        held = more[..., None] * matrix * more + jnp.diag(self.stiffness.diagonal(params))
         # Unit diagonal: parameters may have any units.
         scale = jax.lax.rsqrt(diagonal_floor(jnp.diagonal(held)))
         correlation = scale[:, None] * held * scale

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+from numpyro.distributions.transforms import IdentityTransform
 from numpyro.infer import autoguide
 
 from vpng.adaptive import (
@@ -19,6 +20,9 @@ from vpng.problem import Parameters
 
 DENSE_LIMIT = 1200
 """Most rows of a matrix that is factorised in every step."""
+
+OF_ANNEALING = ("_beta_increments", "_eta0", "_eta_coeff", "_gamma", "_mass_matrix")
+"""Endings of the parameters of annealed importance sampling: of order one, as weights are."""
 
 WEIGHT_NATS = 1.0
 """What moving a weight of a network by one counts for in the metric, beyond what is seen of it."""
@@ -44,10 +48,14 @@ def geometry_of(
     structured = _location_scale(guide, problem, parameters)
     if structured is not None:
         return structured
-    weights = {name for part in parameters for name in part if name.endswith("$params")}
-    stiffness = Stiffness(frozenset(weights), WEIGHT_NATS / problem.num_data)
+    stiffness = Stiffness(_weights(guide, parameters), WEIGHT_NATS / problem.num_data)
     if _size(parameters) <= DENSE_LIMIT:
-        return AveragedDense(stiffness)
+        constrained = {
+            name
+            for name, transform in problem.transforms.items()
+            if not isinstance(transform, IdentityTransform)
+        }
+        return AveragedDense(stiffness, bool(problem.subsampled), frozenset(constrained))
     return Linearised(stiffness=stiffness)
 
 
@@ -94,6 +102,13 @@ def _location_scale(
         return None
     transforms = tuple(problem.transforms[name] for name in scales)
     return LocationScale(locations, scales, transforms, kind)
+
+
+def _weights(guide: Callable, parameters: Parameters) -> frozenset[str]:
+    """Names of parameters that have a unit of their own."""
+    annealed = isinstance(guide, autoguide.AutoDAIS | autoguide.AutoSemiDAIS)
+    endings = ("$params", *OF_ANNEALING) if annealed else ("$params",)
+    return frozenset(name for part in parameters for name in part if name.endswith(endings))
 
 
 def _size(tree: object) -> int:

@@ -175,7 +175,7 @@ class SVI(infer.SVI):
             warnings.filterwarnings("ignore", message="Currently, SVI with")
             try:
                 raw, mutable, key = super().init(rng_key, *args, init_params=init_params, **kwargs)
-            except RuntimeError as error:
+            except (RuntimeError, ValueError) as error:
                 if "discrete sample site" not in str(error):
                     raise
                 raise InputError(f"{str(error).rstrip('.')}. {DISCRETE_REMEDY}") from error
