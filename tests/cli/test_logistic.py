@@ -40,6 +40,12 @@ def test_the_same_seeds_give_the_same_bits(results):
     assert len({r.params_sha256 for r in results.runs}) == len(results.runs)
 
 
+def test_the_last_record_may_be_shorter():
+    short = replace(SMALL, iterations=25, record_every=10, seeds=1, methods=(Method.GRADIENT,))
+    [only] = run(short).runs
+    assert list(only.curves["iteration"]) == [10, 20, 25]
+
+
 def test_the_best_grid_point_is_chosen_on_the_training_score(results):
     for name, grid in results.extra["grid"].items():
         best = max(point["train_auc"]["mean"] for point in grid)
