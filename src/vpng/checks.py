@@ -54,11 +54,17 @@ def finite_array(name: str, value: Any) -> jax.Array:
     array = numeric_array(name, value)
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         array = array.astype(jnp.result_type(float))
-    if not is_traced(array) and not bool(jnp.isfinite(array).all()):
+    if not is_traced(array) and not _all_finite(array):
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(array)))[0])
         bad = np.asarray(array)[where]
         raise expected(name, "finite numbers only", f"{bad} at index {where}")
     return array
+
+
+def _all_finite(array: jax.Array) -> bool:
+    # Also inside a function that is being traced, which may close over arrays that are known.
+    with jax.ensure_compile_time_eval():
+        return bool(jnp.isfinite(array).all())
 
 
 def matrix(name: str, value: Any, *, columns: int | None = None) -> jax.Array:
