@@ -1,10 +1,13 @@
-.PHONY: install test lint types docs bench ci
+.PHONY: install test endurance lint types docs bench ci
 
 install:
 	pip install -e '.[test,bench]'
 
 test:
 	pytest
+
+endurance:
+	pytest -m endurance
 
 lint:
 	ruff check .

@@ -6,32 +6,21 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
+from pathlib import Path
 
-# Most of the time goes into compiling programs that run once: compile them plainly, and leave the
-# cores to the workers. Read by XLA when the first array is made.
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_cpu_parallel_codegen_split_count=1",
-        "--xla_cpu_multi_thread_eigen=false",
-        "--xla_disable_hlo_passes=while-loop-simplifier,while-loop-constant-sinking,"
-        "reshape-mover,simplify-conditional,simplify-sorts,tree_reduction_rewriter",
-    ]
-)
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from plain_compilation import environment
 
-# What one test, worker or process that a test starts has compiled, the others read. The first to
-# come here is the process that starts the workers, and it is the last to go.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+# Most of the time goes into compiling programs that run once. What one test, worker or process that
+# a test starts has compiled, the others read: the first to come here is the process that starts the
+# workers, and it is the last to go.
+if "VPNG_TESTS_COMPILED" not in os.environ:
     folder = tempfile.mkdtemp(prefix="vpng-tests-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    os.environ.update(environment(folder), VPNG_TESTS_COMPILED=folder)
 
 import jax
 import pytest

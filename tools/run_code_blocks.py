@@ -12,6 +12,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from plain_compilation import environment
+
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -24,7 +26,7 @@ def blocks_of(path: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-def run(path: Path, environment: dict[str, str]) -> tuple[bool, str]:
+def run(path: Path, variables: dict[str, str]) -> tuple[bool, str]:
     """Whether the blocks of a file run through, and what they print."""
     blocks = blocks_of(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -33,7 +35,7 @@ def run(path: Path, environment: dict[str, str]) -> tuple[bool, str]:
         done = subprocess.run(
             [sys.executable, "-W", "error::RuntimeWarning", str(script)],
             cwd=folder,
-            env=environment,
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -50,14 +52,9 @@ def main(paths: list[str]) -> int:
         tempfile.TemporaryDirectory() as compiled,
         ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
     ):
-        environment = {
-            **os.environ,
-            "MPLBACKEND": "Agg",
-            "JAX_COMPILATION_CACHE_DIR": compiled,
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
+        variables = {**os.environ, "MPLBACKEND": "Agg", **environment(compiled)}
         well = True
-        for fine, said in pool.map(lambda path: run(Path(path), environment), paths):
+        for fine, said in pool.map(lambda path: run(Path(path), variables), paths):
             print(said, flush=True)
             well &= fine
     return 0 if well else 1

@@ -1,6 +1,12 @@
 """The logistic experiment: the paper's data, and VPNG ahead where the paper says it is."""
 
+import contextlib
+import io
+import json
+import xml.etree.ElementTree
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +14,7 @@ import numpy as np
 import pytest
 
 from vpng import Parameters
+from vpng.cli.app import main
 from vpng.errors import InputError
 from vpng.experiments.logistic import LogisticConfig, make_data, mean_prediction, run
 from vpng.experiments.methods import Method
@@ -22,22 +29,53 @@ SMALL = LogisticConfig(
 )
 
 
+class Finished(NamedTuple):
+    """What the command printed and wrote."""
+
+    out: str
+    folder: Path
+    results: dict[str, Any]
+
+
 @pytest.fixture(scope="module")
-def results():
-    return run(SMALL)
+def finished(tmp_path_factory):
+    """The settings `SMALL`, from the command line."""
+    folder, out = tmp_path_factory.mktemp("logistic"), io.StringIO()
+    options = ["--seeds", "2", "--iterations", "600", "--methods", "gradient,vpng"]
+    grid = ["--set", "learning_rates=[0.3, 1.0]", "--set", "dampings=[0.01]"]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.setattr(
+            "sys.argv", ["vpng", "reproduce", "logistic", "--out", str(folder), *options, *grid]
+        )
+        with contextlib.suppress(SystemExit):
+            main()
+    return Finished(out.getvalue(), folder, json.loads((folder / "results.json").read_text()))
 
 
-def test_vpng_is_ahead_of_the_gradient(results):
-    auc = {name: entry["test_auc"]["mean"] for name, entry in results.summary.items()}
+def test_table_and_curve_are_written(finished):
+    out, folder, results = finished
+    assert set(results["summary"]) == set(results["grid"]) == {"gradient", "vpng"}
+    for entry in results["summary"].values():
+        assert set(entry["train_auc"]) == set(entry["test_auc"]) == {"mean", "std"}
+    assert (folder / "logistic_test_auc.png").read_bytes().startswith(b"\x89PNG")
+    xml.etree.ElementTree.parse(folder / "logistic_test_auc.svg")
+    assert "0.734" in (folder / "table.md").read_text()
+    assert "±" in out
+
+
+def test_vpng_is_ahead_of_the_gradient(finished):
+    summary = finished.results["summary"]
+    auc = {name: entry["test_auc"]["mean"] for name, entry in summary.items()}
     assert auc["vpng"] > 0.95
     assert auc["vpng"] > auc["gradient"] + 0.1
 
 
-def test_the_same_seeds_give_the_same_bits(results):
+def test_the_same_seeds_give_the_same_bits(finished):
+    runs = finished.results["runs"]
     again = run(replace(SMALL, methods=(Method.VPNG,)))
-    before = [r.params_sha256 for r in results.runs if r.method == Method.VPNG.value]
-    assert [r.params_sha256 for r in again.runs] == before
-    assert len({r.params_sha256 for r in results.runs}) == len(results.runs)
+    before = [run["params_sha256"] for run in runs if run["method"] == Method.VPNG.value]
+    assert [run.params_sha256 for run in again.runs] == before
+    assert len({run["params_sha256"] for run in runs}) == len(runs)
 
 
 def test_the_last_record_may_be_shorter():
@@ -46,10 +84,10 @@ def test_the_last_record_may_be_shorter():
     assert list(only.curves["iteration"]) == [10, 20, 25]
 
 
-def test_the_best_grid_point_is_chosen_on_the_training_score(results):
-    for name, grid in results.extra["grid"].items():
+def test_the_best_grid_point_is_chosen_on_the_training_score(finished):
+    for name, grid in finished.results["grid"].items():
         best = max(point["train_auc"]["mean"] for point in grid)
-        assert results.summary[name]["train_auc"]["mean"] == pytest.approx(best)
+        assert finished.results["summary"][name]["train_auc"]["mean"] == pytest.approx(best)
 
 
 def test_the_data_are_the_papers():

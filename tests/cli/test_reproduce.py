@@ -64,21 +64,6 @@ def test_psd_shows_the_negative_eigenvalue(vpng, tmp_path):
         assert fisher >= -1e-6
 
 
-def test_logistic_writes_table_and_curve(vpng, tmp_path):
-    code, out, _ = vpng(
-        *("reproduce", "logistic", "--seeds", "1", "--iterations", "100"),
-        *("--methods", "gradient,vpng", "--out", str(tmp_path)),
-    )
-    results = load(tmp_path)
-    assert code == 0
-    assert set(results["summary"]) == set(results["grid"]) == {"gradient", "vpng"}
-    for entry in results["summary"].values():
-        assert set(entry["train_auc"]) == set(entry["test_auc"]) == {"mean", "std"}
-    assert_figures(tmp_path, "logistic_test_auc")
-    assert "0.734" in (tmp_path / "table.md").read_text()
-    assert "±" in out
-
-
 def test_logistic_stops_at_the_budget(vpng, tmp_path):
     code, _, _ = vpng(
         *("reproduce", "logistic", "--budget", "0.01", "--seeds", "1"),

@@ -7,6 +7,8 @@ alone: 1e-10 leaves room for what 50 steps make of them.
 import pytest
 from launch import launch, result
 
+pytestmark = pytest.mark.endurance
+
 
 @pytest.fixture(scope="module")
 def comparisons():

@@ -1,7 +1,10 @@
 """Real processes on this machine: refused, killed, resumed by fewer."""
 
 import numpy as np
+import pytest
 from launch import finished, launch, launch_processes, result, seconds_until_end, wait_for_step
+
+pytestmark = pytest.mark.endurance
 
 REFUSED = (
     "process 1: expected the configuration and libraries of process 0, got "

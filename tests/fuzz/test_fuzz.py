@@ -7,6 +7,8 @@ import pytest
 from fuzz_targets import TARGETS
 from hypothesis import given, settings
 
+pytestmark = pytest.mark.endurance
+
 NUM_CASES = {"fit": 8, "model": 20, "checkpoint": 15, "command line": 25}
 
 

@@ -176,6 +176,7 @@ def test_every_other_guide(name):
         assert -0.3 < np.mean(losses[-10:]) + log_evidence() < GAPS[name]
 
 
+@pytest.mark.endurance
 def test_annealing_of_default_length_settles():
     """The scale of the noise is latent, and steps between the layers hardly matter to the loss."""
 

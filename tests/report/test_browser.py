@@ -16,6 +16,8 @@ CHROMIUM = next(
 if not CHROMIUM:
     pytest.skip("needs chromium on the PATH", allow_module_level=True)
 
+pytestmark = pytest.mark.endurance
+
 
 @pytest.fixture(scope="module")
 def browser():

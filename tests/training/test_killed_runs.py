@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TOOL = Path(__file__).parents[2] / "tools" / "soak_resume.py"
+
+pytestmark = pytest.mark.endurance
 
 
 def test_a_run_killed_again_and_again_ends_in_the_same_bits(tmp_path):

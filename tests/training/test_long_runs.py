@@ -29,6 +29,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.endurance
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 def test_nothing_grows_over_ten_thousand_steps(tmp_path):
     problem, parameters, data = setting()

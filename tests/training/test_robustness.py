@@ -12,6 +12,8 @@ from vpng.problems import GaussianMean, LogisticRegression, mlp_vae
 from vpng.problems.likelihoods import PoissonLikelihood
 from vpng.training import Loop, StopReason, iterate_averaged
 
+pytestmark = pytest.mark.endurance
+
 KEY = jax.random.key(0)
 
 
