@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few steps: does it run at all?")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--adam-seconds", type=float, default=10.0)
+    parser.add_argument("--adam-steps", type=int, default=Budget.adam_steps)
     parser.add_argument("--out", type=Path, help="directory for the JSON file and the chart")
     parser.add_argument(
         "--join", nargs="+", type=Path, help="no runs: the reports of these directories as one"
@@ -100,7 +101,9 @@ def main() -> None:
             write(report, options.out)
         print(json.dumps(report["summary"], indent=1))
         return
-    budget = Budget(seeds=options.seeds, adam_seconds=options.adam_seconds)
+    budget = Budget(
+        adam_steps=options.adam_steps, adam_seconds=options.adam_seconds, seeds=options.seeds
+    )
     if options.quick:
         budget = Budget(
             vpng_steps=60, adam_steps=300, adam_seconds=5.0, seeds=options.seeds, rounds=2

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from vpng.random import written_out
+from vpng.random import with_loop, written_out
 
 KEY = jax.random.key(5)
 
@@ -37,3 +37,11 @@ def test_raw_keys_are_taken_and_keys_of_other_generators_left():
     assert written_out(jax.random.PRNGKey(5)) == written_out(KEY)
     other = jax.random.key(0, impl="rbg")
     assert written_out(other) is other
+
+
+def test_a_key_can_be_turned_back_for_samplers_that_know_jaxs_own_alone():
+    assert with_loop(written_out(KEY)) == KEY
+    draws = jax.jit(lambda key: jax.random.poisson(with_loop(written_out(key)), 3.0, (4,)))(KEY)
+    np.testing.assert_array_equal(draws, jax.random.poisson(KEY, 3.0, (4,)))
+    for other in (KEY, jax.random.PRNGKey(5), jax.random.key(0, impl="rbg")):
+        assert with_loop(other) is other

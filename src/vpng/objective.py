@@ -1,7 +1,8 @@
 """The objective: loss = -ELBO per datum, its gradient and its Monte Carlo standard error.
 
-Scaling lives here and in `Problem.likelihood_sites` and nowhere else. Per datum, with B of n data
-in the batch and K particles,
+The weights are `Problem`'s: 1/B in `likelihood_sites`, 1/B or 1/n in `latent_weight`. The mean
+over particles is taken here, in `vpng.fisher.metric` and in `hessian_free.GaussNewton`; beta enters
+here and in the last. Per datum, with B of n data in the batch and K particles,
 
     local latents:   loss = 1/K sum_k 1/B sum_i [ -log p(x_i | z_ik) + beta KL_i ]
     global latents:  loss = 1/K sum_k [ 1/B sum_i -log p(x_i | z_k) + beta/n KL ],
@@ -219,4 +220,4 @@ def _negative_log_likelihood(
     if problem.local:
         terms = [jnp.reshape(term, (jnp.shape(term)[0], -1)).sum(axis=1) for term in terms]
         return sum(terms[1:], start=terms[0])
-    return sum((jnp.sum(term) for term in terms[1:]), start=jnp.sum(terms[0]))
+    return sum((jnp.sum(term) for term in terms), start=jnp.asarray(0.0))

@@ -5,19 +5,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from vpng.checks import learning_rate as check_learning_rate
-from vpng.fisher import Predictive, Probed
+from vpng.curvature import AbstractCurvature
+from vpng.damping import AbstractDamping
+from vpng.fisher import AbstractMetric, Predictive, Probed
 from vpng.kronecker import discover, in_eigenbasis
-from vpng.objective import Schedule
+from vpng.objective import ELBO, Schedule
 from vpng.problem import Parameters, Problem
 from vpng.transform import (
+    AbstractProduct,
+    GaussNewton,
     iterate_average,
     scale_by_hessian_free,
     scale_by_natural_gradient,
     scale_by_vpng,
 )
+from vpng.transform.precondition import DEFAULT_DAMPING
 
 LearningRate = float | Float[Array, ""] | Schedule
 
@@ -39,7 +44,9 @@ def vpng(
     learning_rate: LearningRate,
     *,
     rule: optax.GradientTransformation = optax.identity(),
-    **options: Any,
+    metric: AbstractMetric | None = None,
+    curvature: AbstractCurvature | None = None,
+    damping: AbstractDamping | Schedule | Float[Array, ""] | float = DEFAULT_DAMPING,
 ) -> optax.GradientTransformationExtraArgs:
     """The variational predictive natural gradient, then `rule`, then the step.
 
@@ -47,9 +54,12 @@ def vpng(
         problem: the problem whose loss is minimised.
         learning_rate: a number or a schedule.
         rule: any optax rule; the paper puts `optax.scale_by_adam()` or `optax.scale_by_rms()` here.
-        **options: `metric`, `curvature` and `damping` of `scale_by_vpng`.
+        metric: see `scale_by_vpng`.
+        curvature: see `precondition`.
+        damping: see `precondition`.
     """
-    return _chain(scale_by_vpng(problem, **options), rule, learning_rate)
+    direction = scale_by_vpng(problem, metric=metric, curvature=curvature, damping=damping)
+    return _chain(direction, rule, learning_rate)
 
 
 def natural_gradient(
@@ -57,7 +67,9 @@ def natural_gradient(
     learning_rate: LearningRate,
     *,
     rule: optax.GradientTransformation = optax.identity(),
-    **options: Any,
+    metric: AbstractMetric | None = None,
+    curvature: AbstractCurvature | None = None,
+    damping: AbstractDamping | Schedule | Float[Array, ""] | float = DEFAULT_DAMPING,
 ) -> optax.GradientTransformationExtraArgs:
     """The classic natural gradient for lambda, the plain one for theta, then `rule` and the step.
 
@@ -65,9 +77,14 @@ def natural_gradient(
         problem: the problem whose loss is minimised.
         learning_rate: a number or a schedule.
         rule: any optax rule.
-        **options: `metric`, `curvature` and `damping` of `scale_by_natural_gradient`.
+        metric: see `scale_by_natural_gradient`.
+        curvature: see `precondition`.
+        damping: see `precondition`.
     """
-    return _chain(scale_by_natural_gradient(problem, **options), rule, learning_rate)
+    direction = scale_by_natural_gradient(
+        problem, metric=metric, curvature=curvature, damping=damping
+    )
+    return _chain(direction, rule, learning_rate)
 
 
 def hessian_free(
@@ -75,7 +92,11 @@ def hessian_free(
     learning_rate: LearningRate,
     *,
     rule: optax.GradientTransformation = optax.identity(),
-    **options: Any,
+    objective: ELBO = ELBO(),
+    product: AbstractProduct = GaussNewton(),
+    damping: Schedule | Float[Array, ""] | float = 1e-1,
+    max_steps: Int[Array, ""] | int = 20,
+    rtol: Float[Array, ""] | float = 1e-2,
 ) -> optax.GradientTransformationExtraArgs:
     """Hessian-free stochastic variational inference, then `rule` and the step.
 
@@ -83,9 +104,21 @@ def hessian_free(
         problem: the problem whose loss is minimised.
         learning_rate: a number or a schedule.
         rule: any optax rule.
-        **options: of `scale_by_hessian_free`.
+        objective: see `scale_by_hessian_free`, like those that follow.
+        product: the full Hessian or its Gauss-Newton part.
+        damping: mu per datum.
+        max_steps: most products for one direction.
+        rtol: relative tolerance on the residual.
     """
-    return _chain(scale_by_hessian_free(problem, **options), rule, learning_rate)
+    direction = scale_by_hessian_free(
+        problem,
+        objective=objective,
+        product=product,
+        damping=damping,
+        max_steps=max_steps,
+        rtol=rtol,
+    )
+    return _chain(direction, rule, learning_rate)
 
 
 def network_vpng(

@@ -92,6 +92,20 @@ class Problem(eqx.Module):
         """The number of data in `batch`."""
         return jax.tree.leaves(batch)[0].shape[0]
 
+    def first_data(self, batch: PyTree, count: int) -> PyTree:
+        """At most `count` data of `batch`; refused where its size does not go with its arrays."""
+        if self.batch_size(batch) <= count:
+            return batch
+        few = jax.tree.map(lambda leaf: leaf[:count] if getattr(leaf, "ndim", 0) else leaf, batch)
+        if self.batch_size(few) > count:
+            raise expected(
+                "max_data",
+                "None for a problem whose arguments are not its data, such as a NumPyro model, "
+                "where a subsampled plate takes its place",
+                count,
+            )
+        return few
+
     def reparameterised(self, variational: PyTree, batch: PyTree) -> bool:
         """Whether gradients flow from z to lambda."""
         return all(q.has_rsample for q in distributions_of(self.approximation(variational, batch)))

@@ -26,6 +26,13 @@ def written_out(key: PRNGKeyArray) -> PRNGKeyArray:
     return jax.random.wrap_key_data(data, impl=_IMPLEMENTATION)
 
 
+def with_loop(key: PRNGKeyArray) -> PRNGKeyArray:
+    """The same key for JAX's own generator, which some samplers insist on, as that of a Poisson."""
+    if jax.random.key_impl(key) != _IMPLEMENTATION:
+        return key
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
+
+
 def threefry(
     key: tuple[Array, Array], counter: tuple[Array, Array]
 ) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:

@@ -1,4 +1,4 @@
-"""Keeps LAPACK from fighting XLA over the cores.
+"""How many cores there are, and what keeps LAPACK from fighting XLA over them.
 
 JAX calls the LAPACK inside SciPy from XLA's own thread pool. The OpenBLAS behind it starts a second
 pool, and the two wait for each other: factorising a matrix of a few hundred rows becomes many times
@@ -24,3 +24,9 @@ def calm_lapack() -> bool:
     for library in calmed:
         library.set_num_threads(1)
     return bool(calmed)
+
+
+def num_processors() -> int:
+    """Processors that this process may run on: XLA divides sums among as many threads."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -16,6 +16,7 @@ import pytest
 from vpng import Parameters
 from vpng.cli.app import main
 from vpng.errors import InputError
+from vpng.experiments import sweep
 from vpng.experiments.logistic import LogisticConfig, make_data, mean_prediction, run
 from vpng.experiments.methods import Method
 from vpng.problems import MeanField
@@ -76,6 +77,22 @@ def test_the_same_seeds_give_the_same_bits(finished):
     before = [run["params_sha256"] for run in runs if run["method"] == Method.VPNG.value]
     assert [run.params_sha256 for run in again.runs] == before
     assert len({run["params_sha256"] for run in runs}) == len(runs)
+
+
+@pytest.mark.parametrize("processors", [1, 3])
+def test_lanes_in_several_parts_keep_their_order_and_their_results(monkeypatch, processors):
+    short = replace(SMALL, iterations=20, record_every=10, methods=(Method.GRADIENT,))
+    whole = run(short)
+    monkeypatch.setattr(sweep, "LANES_AT_A_TIME", 3)
+    monkeypatch.setattr(sweep, "num_processors", lambda: processors)
+    parts = run(short)
+    for before, after in zip(whole.runs, parts.runs, strict=True):
+        assert (before.seed, before.settings) == (after.seed, after.settings)
+        # Programs of other widths may round differently; twenty steps do not magnify that.
+        np.testing.assert_allclose(before.curves["loss"], after.curves["loss"], rtol=1e-4)
+    for before, after in zip(*(r.extra["grid"]["gradient"] for r in (whole, parts)), strict=True):
+        assert before["learning_rate"] == after["learning_rate"]
+        assert before["train_auc"]["mean"] == pytest.approx(after["train_auc"]["mean"], abs=1e-3)
 
 
 def test_the_last_record_may_be_shorter():

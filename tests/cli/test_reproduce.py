@@ -2,9 +2,14 @@
 
 import json
 import xml.etree.ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from vpng.errors import InputError, expected
+from vpng.experiments.registry import EXPERIMENTS
+from vpng.experiments.toy import ToyConfig
 
 
 def load(folder: Path) -> dict:
@@ -93,6 +98,7 @@ def test_logistic_stops_at_the_budget(vpng, tmp_path):
         ),
         (["reproduce", "toy", "--out", "OUT", "--set", "learning_rates=[nan]"], ["learning_rates"]),
         (["reproduce", "toy", "--out", "OUT", "--set", "num_data=0"], ["num_data", "0"]),
+        (["reproduce", "toy", "--out", "OUT", "--set", "epsilon=1e-9"], ["epsilon", "float32"]),
         (["reproduce", "toy", "--out", "OUT", "--set", "tolerance=nan"], ["tolerance", "nan"]),
         (["reproduce", "psd", "--out", "OUT", "--set", "scale=-1.0"], ["scale", "-1"]),
         (["reproduce", "psd", "--out", "OUT", "--set", "variational=nan"], ["variational"]),
@@ -112,6 +118,38 @@ def test_bad_input_is_one_sentence_and_exit_code_two(vpng, tmp_path, arguments, 
     assert "Traceback" not in out + err
     assert not (tmp_path / "out").exists(), "a refused command left files"
     assert file.read_text() == "mine"
+
+
+PSD = ("reproduce", "psd", "--set", "num_draws=10", "--set", "num_thetas=3")
+
+
+def refuse(*_):
+    raise expected("epsilon", "something else", 0.0)
+
+
+def test_a_run_that_is_refused_late_leaves_the_folder_free(vpng, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(EXPERIMENTS, "psd", replace(EXPERIMENTS["psd"], run=refuse))
+        assert vpng(*PSD, "--out", str(tmp_path))[0] == 2
+    assert not list(tmp_path.iterdir()), "a refused command left files"
+    assert vpng(*PSD, "--out", str(tmp_path))[0] == 0
+
+
+def test_runs_that_were_kept_outlast_a_refusal(vpng, tmp_path, monkeypatch):
+    def run_then_refuse(configuration, session):
+        session.run("first", "first", lambda _: {"kept": True})
+        refuse()
+
+    monkeypatch.setitem(EXPERIMENTS, "psd", replace(EXPERIMENTS["psd"], run=run_then_refuse))
+    assert vpng(*PSD, "--out", str(tmp_path))[0] == 2
+    kept = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert kept == {"first.json", "grid.json"}
+
+
+def test_epsilon_is_judged_in_the_precision_of_the_run(x64):
+    assert ToyConfig(epsilon=1e-9).epsilon == 1e-9
+    with pytest.raises(InputError, match=r"epsilon.*float64"):
+        ToyConfig(epsilon=1e-17)
 
 
 @pytest.mark.parametrize("name", ["runs/mine.json", "runs", "results.json"])

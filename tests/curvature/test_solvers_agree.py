@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
-from vpng import ConjugateGradient, Dense, Diagonal, Dual, Identity, LeastSquares, Outcome, auto
+from vpng import (
+    ConjugateGradient,
+    Dense,
+    Diagonal,
+    Dual,
+    Identity,
+    InputError,
+    LeastSquares,
+    Outcome,
+    auto,
+)
 from vpng.fisher import FisherOperator
 
 SOLVERS = {
@@ -147,6 +157,12 @@ def test_vectorises(name):
     for i in range(3):
         wanted = np.linalg.solve(rows[i].T @ rows[i] + 0.1 * np.eye(8), gradients[i])
         np.testing.assert_allclose(together[i], wanted, rtol=1e-8)
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, True, "one"])
+def test_refinements_are_counted(count):
+    with pytest.raises(InputError, match=r"^refinements: expected a whole number of at least 0"):
+        Dual(refinements=count)
 
 
 @pytest.mark.usefixtures("x64")

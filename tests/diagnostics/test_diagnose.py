@@ -214,6 +214,38 @@ def test_every_way_to_the_spectrum_gives_the_same_one(monkeypatch):
         assert abs(estimate - exact) < 4 * np.sqrt(variance / spectrum.NUM_PROBES)
 
 
+def test_a_model_without_observed_sites():
+    """N(0, 1) times a factor about 3: at N(0, 1) the ELBO is E[-(x - 3)^2 / 2] = -5."""
+
+    def model():
+        numpyro.factor("near", -0.5 * (numpyro.sample("x", dist.Normal()) - 3.0) ** 2)
+
+    guide = lambda: numpyro.sample("x", dist.Normal(numpyro.param("at", jnp.zeros(())), 1.0))
+    with pytest.warns(UserWarning, match="near"):
+        found = diagnose(KEY, model, guide, num_particles=100)
+    np.testing.assert_allclose(found.elbo, -5.0, atol=4 * found.elbo_standard_error)
+    # The prior's alone: a factor has no information.
+    np.testing.assert_allclose(found.spectrum.eigenvalues, [1.0], rtol=1e-5)
+
+
+def test_a_model_without_latents():
+    """The mean of Normals alone: F = 1 per datum."""
+
+    def model(data):
+        with numpyro.plate("data", len(data)):
+            numpyro.sample("x", dist.Normal(numpyro.param("at", 0.0), 1.0), obs=data)
+
+    data = np.array([1.0, 3.0], np.float32)
+    found = diagnose(
+        KEY, model, lambda data: None, data, num_particles=50, metric=Predictive(num_particles=1)
+    )
+    np.testing.assert_allclose(found.elbo, -5.0 - np.log(2 * np.pi), rtol=1e-5)
+    np.testing.assert_allclose(found.spectrum.largest, 1.0, rtol=1e-5)
+    np.testing.assert_allclose(found.vpng.vector, 2.0, rtol=1e-4)
+    empty = spectrum.Spectrum(np.zeros(0), 0, 0.0, 0.0)
+    assert (empty.largest, empty.smallest, empty.condition(1.0)) == (0.0, 0.0, 1.0)
+
+
 def test_a_plane_needs_no_second_direction():
     axes = plane(np.array([2.0, 0.0, 0.0]), np.array([3.0, 0.0, 0.0]))
     np.testing.assert_allclose(axes @ axes.T, np.eye(2))

@@ -141,6 +141,65 @@ def test_entropy_rows_of_a_normal_and_of_a_point():
     assert entropy_rows(dist.Delta(jnp.ones(2)), jnp.ones(2)) is None
 
 
+def test_what_elements_share_counts_in_each_and_masked_ones_hold_nothing():
+    """-H = -n log s: n over s^2."""
+    kept = np.array([True, True, False])
+    shared = {
+        5: lambda s: dist.Normal(0.0, s).expand([5]),
+        6: lambda s: dist.Normal(jnp.zeros((2, 3)), s).to_event(1),
+        3: lambda s: dist.MultivariateNormal(jnp.zeros((3, 1)), scale_tril=jnp.diag(s[None])),
+        2: lambda s: dist.Normal(0.0, s).expand([3]).mask(kept),
+        4: lambda s: dist.Normal(0.0, s).expand([3, 2]).to_event(1).mask(kept),
+    }
+
+    @jax.jit
+    def curvatures(s):
+        rows = lambda make: lambda s: entropy_rows(make(s), jnp.zeros(make(s).shape()))
+        return {n: jnp.sum(jax.jacfwd(rows(make))(s) ** 2) for n, make in shared.items()}
+
+    for count, curvature in curvatures(0.5).items():
+        np.testing.assert_allclose(curvature, 4.0 * count, rtol=1e-12)
+
+
+WRAPPED = {
+    "expanded inside": lambda d, a, b: d.expand([2, 3]).mask(a),
+    "expanded outside": lambda d, a, b: dist.ExpandedDistribution(d.mask(a), (2, 3)),
+    "rows": lambda d, a, b: d.expand([2, 3]).to_event(1).mask(b),
+    "inside an event": lambda d, a, b: d.expand([2, 3]).mask(a).to_event(1),
+    "nested": lambda d, a, b: d.mask(a).expand([2, 3]).mask(b[:, None]),
+    "nested about an event": lambda d, a, b: d.expand([2, 3]).mask(a).to_event(1).mask(b),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_masks_hide_what_numpyro_hides(name):
+    """The scale's information is 2 for each value that is left, times the mean of the misfit."""
+    columns, lines = np.array([True, False, True]), np.array([False, True])
+    make = lambda s: WRAPPED[name](dist.Normal(0.0, s), columns, lines)
+    kept = np.asarray(make(1.0).log_prob(np.full((2, 3), 4.0)) != 0.0)
+    if kept.ndim == 1:
+        inner = columns if "event" in name else np.ones(3, bool)
+        kept = kept[:, None] & inner
+    values = np.where(kept, 1.0, np.nan)
+
+    @jax.jit
+    def both(s):
+        def observed(s):
+            return scaled_by_misfit(
+                whiten(jax.lax.stop_gradient(make(s)), make(s)), make(s), values
+            )
+
+        square = lambda rows: jnp.sum(jax.jacfwd(rows)(s) ** 2)
+        return square(observed), square(lambda s: joint_rows(make(s), jnp.ones((2, 3))))
+
+    np.testing.assert_allclose(both(1.0), 2.0 * kept.sum(), rtol=1e-12)
+
+
+def test_a_folded_distribution_has_no_joint_closed_form():
+    folded = dist.FoldedDistribution(dist.Normal(0.3, 1.0))
+    assert joint_rows(folded, jnp.ones(())) is None
+
+
 def information_with_misfit(values):
     """About the log of a Normal's scale, at a scale of one."""
 

@@ -5,13 +5,17 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
+from numpyro.distributions.transforms import IdentityTransform
 
 import vpng.fisher.operator as operator_module
 from problems_for_tests import random_problem
-from vpng import Exact, Predictive, Probed, Sampled, Variational
+from vpng import Exact, InputError, Parameters, Predictive, Probed, Sampled, Variational
 from vpng.fisher.operator import Bottleneck, Traced, _parts
+from vpng.numpyro.problem import Call, TracedProblem
 from vpng.selection import Selection, variational_part
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -134,6 +138,23 @@ def test_max_data_is_the_metric_of_the_first_data():
         return dense(Predictive(max_data=2), batch), dense(Predictive(), few)
 
     np.testing.assert_allclose(*dense(parameters), rtol=1e-12)
+
+
+def test_the_arguments_of_a_model_are_not_its_data():
+    """Cut, they would weigh as little as before in the mean over all data."""
+
+    def model(inputs):
+        weight = numpyro.sample("weight", dist.Normal())
+        numpyro.sample("output", dist.Normal(weight * inputs, 1.0), obs=inputs)
+
+    guide = lambda inputs: numpyro.sample("weight", dist.Normal(numpyro.param("at", 0.0), 1.0))
+    problem = TracedProblem(model, guide, {"at": IdentityTransform()}, num_data=5)
+    at, call = Parameters({"at": jnp.zeros(())}, {}), Call((jnp.ones(5),), {}, {}, {})
+    key = jax.random.key(KEY)
+    metric = lambda count: Predictive(max_data=count).operator(problem, at, call, key)
+    assert metric(5).num_rows == metric(6).num_rows
+    with pytest.raises(InputError, match=r"max_data.*subsampled plate.*got 2"):
+        metric(2)
 
 
 def test_the_bottleneck_is_used_where_it_is_smaller():

@@ -109,6 +109,11 @@ CASES = {
         [[0.1, -2.0, 1.0]],
         "threes",
     ),
+    "MultinomialProbs": (
+        lambda p: dist.Multinomial(total_count=3, probs=jax.nn.softmax(p)),
+        [[0.1, -2.0, 1.0]],
+        "threes",
+    ),
     "NegativeBinomial2": (
         lambda p: dist.NegativeBinomial2(p[0], p[1]),
         [[2.0, 0.7], [40.0, 5.0], [0.1, 3.0]],
@@ -218,6 +223,7 @@ def test_every_registered_family_is_in_the_table():
         dist.ExpandedDistribution,
         dist.MaskedDistribution,
         dist.TransformedDistribution,
+        dist.FoldedDistribution,
     }
     registered = {
         family
@@ -231,6 +237,34 @@ def test_every_registered_family_is_in_the_table():
     assert not uncovered
 
 
+@pytest.mark.parametrize("given", ["probs", "logits"])
+def test_every_multinomial_has_its_own_count(given):
+    """Each is as many draws from the same categories."""
+    counts = np.array([2, 5, 0])
+    change = {"probs": jax.nn.softmax, "logits": lambda p: p}[given]
+
+    @jax.jit
+    def both(p):
+        multinomial = lambda p: dist.Multinomial(counts, **{given: change(p)})
+        assert whiten(multinomial(p), multinomial(p)).shape == (3, 3)
+        one = closed_form(lambda p: dist.Categorical(**{given: change(p)}), p)
+        return closed_form(multinomial, p), counts.sum() * one
+
+    np.testing.assert_allclose(*both(np.array([0.1, -2.0, 1.0])), rtol=1e-10, atol=1e-12)
+
+
+class CannotBeFlattened(dist.transforms.Transform):
+    """A user's transform as short as NumPyro allows."""
+
+    domain = codomain = dist.constraints.real
+
+    def __call__(self, x):
+        return jnp.sinh(x)
+
+    def _inverse(self, y):
+        return jnp.arcsinh(y)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -242,8 +276,17 @@ def test_every_registered_family_is_in_the_table():
         lambda p: dist.TransformedDistribution(
             dist.Gamma(2.0, jnp.exp(p)), dist.transforms.AffineTransform(0.0, jnp.asarray(2.0))
         ),
+        lambda p: dist.FoldedDistribution(dist.Normal(p, 1.0)),
+        lambda p: dist.TransformedDistribution(dist.Normal(p, 1.0), CannotBeFlattened()),
     ],
-    ids=["MixtureSameFamily", "ZeroInflatedPoisson", "VonMises", "affine Gamma"],
+    ids=[
+        "MixtureSameFamily",
+        "ZeroInflatedPoisson",
+        "VonMises",
+        "affine Gamma",
+        "folded Normal",
+        "user's transform",
+    ],
 )
 def test_unknown_families_have_no_closed_form(make):
     d = make(jnp.asarray(0.4))

@@ -11,6 +11,8 @@ from vpng.kronecker import discover
 from vpng.problems.networks import mlp_apply
 from vpng.problems.vae import mlp_vae
 
+pytestmark = pytest.mark.endurance
+
 kfac_jax = pytest.importorskip("kfac_jax")
 
 

@@ -234,3 +234,38 @@ def test_a_run_whose_loss_is_never_finite_stops_with_a_word():
         result = svi.run(KEY, 2000, jnp.zeros(5), init_state=state, progress_bar=False)
     assert len(result.losses) < 2000
     np.testing.assert_allclose(result.params["level_auto_scale"], 1e3, rtol=1e-5)
+
+
+def test_keys_of_raw_numbers_are_taken():
+    svi = SVI(regression, autoguide.AutoNormal(regression))
+    state = jax.eval_shape(svi.init, jax.random.PRNGKey(0), *data())
+    after, loss = jax.eval_shape(svi.update, state, *data())
+    assert loss.shape == ()
+    assert after.rng_key.shape == (2,)
+
+
+def test_parameters_keep_a_lower_precision_than_the_data(x64):
+    svi = SVI(regression, autoguide.AutoNormal(regression))
+    start = {"w_auto_loc": jnp.zeros(2, jnp.float32), "w_auto_scale": jnp.ones(2, jnp.float32)}
+    init = lambda key: svi.init(key, *data(), init_params=start)
+    state = jax.eval_shape(init, jax.random.key(0))
+    after, _ = jax.eval_shape(svi.update, state, *data())
+    assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(
+        lambda leaf: leaf.dtype, state
+    )
+    assert after.optim_state.accepted.variational["w_auto_loc"].dtype == jnp.float32
+
+
+def test_a_gradient_that_is_never_finite_stops_the_run_with_a_word():
+    def model(values):
+        mean = numpyro.sample("mean", dist.Normal(0, 5))
+        with numpyro.plate("data", 4):
+            numpyro.sample("y", dist.Normal(mean + jnp.sqrt(0.0 * mean**2), 1.0), obs=values)
+
+    def guide(values):
+        numpyro.sample("mean", dist.Normal(numpyro.param("loc", 0.0), 0.1))
+
+    with pytest.warns(RuntimeWarning, match="no step could be taken.*gradient of 'loc'"):
+        result = SVI(model, guide).run(jax.random.key(0), 60, jnp.full(4, 2.0), progress_bar=False)
+    assert len(result.losses) < 60
+    assert np.all(np.isfinite(result.losses))

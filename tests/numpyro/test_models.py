@@ -219,29 +219,37 @@ def test_a_model_without_latents_is_fitted():
     np.testing.assert_allclose(result.params["scale"], VALUES.std(), rtol=1e-3)
 
 
-def test_parameters_of_single_data_settle_with_minibatches():
+def levels(values):
+    mean = numpyro.sample("mean", dist.Normal(0, 5))
+    with numpyro.plate("data", 40, subsample_size=10):
+        level = numpyro.sample("level", dist.Normal(mean, 1.0))
+        numpyro.sample("y", dist.Normal(level, 0.5), obs=numpyro.subsample(values, 0))
+
+
+def levels_guide(values):
+    scale = numpyro.param("mean_auto_scale", 0.1, constraint=constraints.positive)
+    numpyro.sample("mean", dist.Normal(numpyro.param("mean_auto_loc", 0.0), scale))
+    locations = numpyro.param("level_auto_loc", jnp.zeros(40))
+    scales = numpyro.param("level_auto_scale", jnp.full(40, 0.1), constraint=constraints.positive)
+    with numpyro.plate("data", 40, subsample_size=10) as chosen:
+        numpyro.sample("level", dist.Normal(locations[chosen], scales[chosen]))
+
+
+@pytest.mark.parametrize(
+    "guide",
+    [
+        pytest.param(levels_guide, id="handwritten"),
+        pytest.param(autoguide.AutoNormal(levels), marks=pytest.mark.endurance, id="AutoNormal"),
+    ],
+)
+def test_parameters_of_single_data_settle_with_minibatches(guide):
     """Seen once in four steps, each must move by what one step sees of it, and no more."""
     values = (np.random.default_rng(0).normal(size=40) + 3.0).astype(np.float32)
-
-    def model(values):
-        mean = numpyro.sample("mean", dist.Normal(0, 5))
-        with numpyro.plate("data", 40, subsample_size=10):
-            level = numpyro.sample("level", dist.Normal(mean, 1.0))
-            numpyro.sample("y", dist.Normal(level, 0.5), obs=numpyro.subsample(values, 0))
-
-    def guide(values):
-        scale = numpyro.param("scale", 0.1, constraint=constraints.positive)
-        numpyro.sample("mean", dist.Normal(numpyro.param("loc", 0.0), scale))
-        locations = numpyro.param("locations", jnp.zeros(40))
-        scales = numpyro.param("scales", jnp.full(40, 0.1), constraint=constraints.positive)
-        with numpyro.plate("data", 40, subsample_size=10) as chosen:
-            numpyro.sample("level", dist.Normal(locations[chosen], scales[chosen]))
-
-    result = SVI(model, guide).run(jax.random.key(1), 300, values, progress_bar=False)
+    result = SVI(levels, guide).run(jax.random.key(1), 300, values, progress_bar=False)
     # The posterior of a level given the others: precision 5 and mean (4 y + mean) / 5.
     expected = (4.0 * values + values.mean()) / 5.0
-    np.testing.assert_allclose(result.params["locations"], expected, atol=0.3)
-    np.testing.assert_allclose(result.params["scales"], 1 / np.sqrt(5.0), rtol=0.3)
+    np.testing.assert_allclose(result.params["level_auto_loc"], expected, atol=0.3)
+    np.testing.assert_allclose(result.params["level_auto_scale"], 1 / np.sqrt(5.0), rtol=0.3)
 
 
 @pytest.mark.parametrize(

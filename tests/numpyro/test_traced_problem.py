@@ -162,3 +162,47 @@ def test_network_of_a_flow_may_depend_on_parameters():
     transformed = dist.TransformedDistribution(base, [flow])
     assert core_of(transformed, jnp.zeros(2)) is None
     assert not has_closed_form(transformed)
+
+
+def test_a_parameter_of_both_has_one_value():
+    def model(values):
+        scale = numpyro.param("scale", 1.0, constraint=constraints.positive)
+        mean = numpyro.sample("mean", dist.Normal(0, 5))
+        with numpyro.plate("data", 4):
+            numpyro.sample("y", dist.Normal(mean, scale), obs=values)
+
+    def guide(values):
+        scale = numpyro.param("scale", 1.0, constraint=constraints.positive)
+        numpyro.sample("mean", dist.Normal(numpyro.param("loc", 0.0), 0.1 * scale))
+
+    problem, parameters, call = traced(model, guide, jnp.arange(4.0))
+    parameters = Parameters({**parameters.variational, "scale": jnp.log(3.0)}, parameters.model)
+    latent = problem.latent(parameters.variational, KEY, call)
+    [site] = problem.likelihood_sites(parameters.model, latent, call)
+    np.testing.assert_allclose(site.distribution.variance, 9.0, rtol=1e-5)
+    [held] = problem.approximation_sites(parameters.variational, latent, call)
+    np.testing.assert_allclose(held.distribution.variance, 0.09, rtol=1e-5)
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_parameters_of_single_data_are_told_from_others(local):
+    def model(values):
+        mean = numpyro.sample("mean", dist.Normal(0, 5))
+        with numpyro.plate("data", 4, subsample_size=2):
+            level = numpyro.sample("level", dist.Normal(mean, 1.0)) if local else mean
+            numpyro.sample("y", dist.Normal(level, 0.5), obs=numpyro.subsample(values, 0))
+
+    problem, _, _ = traced(model, autoguide.AutoNormal(model), jnp.arange(4.0))
+    assert problem.by_datum == local
+
+
+def test_a_flat_prior_beside_a_subsampled_plate():
+    def model(values):
+        shares = numpyro.sample("shares", dist.ImproperUniform(constraints.simplex, (), (3,)))
+        with numpyro.plate("data", 4, subsample_size=2):
+            chosen = numpyro.subsample(values, 0)
+            numpyro.sample("y", dist.Categorical(shares), obs=chosen)
+
+    problem, _, _ = traced(model, autoguide.AutoNormal(model), jnp.array([0, 1, 2, 0]))
+    call = jax.eval_shape(lambda key: problem.call(key, (jnp.zeros(4, int),), {}, None), KEY)
+    assert call.subsamples["data"].shape == (2,)

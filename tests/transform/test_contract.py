@@ -50,10 +50,10 @@ TRANSFORMATIONS = {
         for name, curvature in CURVATURES.items()
     },
     **{
-        f"natural gradient, {name}": lambda p, c=CURVATURES[name]: scale_by_natural_gradient(
+        f"natural gradient, {name}": lambda p, c=curvature: scale_by_natural_gradient(
             p, curvature=c, damping=0.1
         )
-        for name in ("dense", "conjugate gradient", "auto")
+        for name, curvature in CURVATURES.items()
     },
     "vpng, adaptive": lambda p: scale_by_vpng(
         p, metric=FEW, damping=LevenbergMarquardt(objective=ELBO(2))
@@ -69,8 +69,8 @@ TRANSFORMATIONS = {
 OBJECTIVE = ELBO(2)
 
 
-def setting(dtype=None):
-    problem, parameters, batch = random_problem("local", "bernoulli", seed=1)
+def setting(dtype=None, kind="local"):
+    problem, parameters, batch = random_problem(kind, "bernoulli", seed=1)
     if dtype is not None:
         parameters, batch["inputs"] = jax.tree.map(
             lambda leaf: np.asarray(leaf, dtype), (parameters, batch["inputs"])
@@ -148,7 +148,21 @@ def test_contract(name):
     ],
 )
 def test_dtype_is_kept_in_either_precision(name, dtype):
-    problem, parameters, batch = setting(dtype)
+    assert_dtype_is_kept(name, dtype, *setting(dtype))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_dtype_is_kept_where_the_data_are_more_precise(name):
+    """On the kind of latents for which the metric itself takes the precision of the data."""
+    kind = "local" if name.startswith("natural") else "global"
+    problem, parameters, batch = setting(jnp.float32, kind)
+    batch["inputs"] = np.asarray(batch["inputs"], np.float64)
+    assert_dtype_is_kept(name, jnp.float32, problem, parameters, batch)
+
+
+def assert_dtype_is_kept(name, dtype, problem, parameters, batch):
+    """Of the updates and of all that a loop carries; traced alone, nothing is compiled."""
     transformation = TRANSFORMATIONS[name](problem)
     state = transformation.init(parameters)
     updates, new_state = jax.eval_shape(
@@ -214,6 +228,8 @@ def test_vpng_is_the_damped_solve():
         ("damping", lambda p: scale_by_natural_gradient(p, damping=float("nan"))),
         ("damping", lambda p: scale_by_hessian_free(p, damping=-1.0)),
         ("max_steps", lambda p: scale_by_hessian_free(p, max_steps=0)),
+        ("max_steps", lambda p: scale_by_hessian_free(p, max_steps=jnp.int32(0))),
+        ("max_steps", lambda p: scale_by_hessian_free(p, max_steps=jnp.float32(2.0))),
         ("params", lambda p: scale_by_vpng(p).init({"a": jnp.ones(2)})),
     ],
 )

@@ -7,15 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from problems_for_tests import random_problem
 from vpng import (
+    ELBO,
     Dense,
+    Hessian,
     InputError,
     LevenbergMarquardt,
     Parameters,
     Predictive,
     Scheduled,
+    Variational,
+    optimizers,
+    precondition,
+    scale_by_hessian_free,
     scale_by_natural_gradient,
     scale_by_vpng,
 )
@@ -62,6 +69,27 @@ def as_array(mask, parameters):
     return jax.tree.map(lambda keep, leaf: np.full_like(leaf, keep), mask, parameters)
 
 
+def assert_carried(transformation, parameters, batch, gradient):
+    """Updates like the gradient, and a state that a loop can carry; nothing is compiled."""
+    state = transformation.init(parameters)
+    updates, new_state = jax.eval_shape(
+        lambda g, s, p: transformation.update(
+            g, s, p, batch=batch, rng_key=jax.random.key(KEY), full_params=p
+        ),
+        gradient,
+        state,
+        parameters,
+    )
+    assert signature(updates) == signature(gradient)
+    assert jax.tree.structure(new_state) == jax.tree.structure(state)
+    assert signature(new_state) == signature(state)
+    return state
+
+
+def signature(tree):
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+
+
 def test_masked_preconditions_with_the_block():
     problem, parameters, batch, gradient = setting()
     mask = mask_of(parameters)
@@ -81,9 +109,61 @@ def test_masked_preconditions_with_the_block():
     np.testing.assert_array_equal(flat(updates)[others], flat(gradient)[others])
 
 
-def test_masked_without_all_parameters_explains_itself():
+def test_hessian_free_solves_with_the_block():
+    """The oracle: the whole Hessian of the loss, cut and solved by NumPy."""
     problem, parameters, batch, gradient = setting()
-    transformation = optax.masked(scale_by_vpng(problem), mask_of(parameters))
+    objective, mu, key = ELBO(2), 5.0, jax.random.key(KEY)
+    direction = scale_by_hessian_free(
+        problem, objective=objective, product=Hessian(), damping=mu, max_steps=50, rtol=1e-6
+    )
+    mask = mask_of(parameters)
+    transformation = optax.masked(direction, mask)
+    flat_point, unravel = ravel_pytree(parameters)
+
+    @jax.jit
+    def both(g, point):
+        params = unravel(point)
+        state = transformation.init(params)
+        updates, _ = transformation.update(
+            g, state, params, batch=batch, rng_key=key, full_params=params
+        )
+        loss = lambda v: objective.estimate(key, problem, unravel(v), batch).loss
+        return updates, jax.hessian(loss)(point)
+
+    updates, hessian = both(gradient, flat_point)
+    index = np.flatnonzero(flat(as_array(mask, parameters)))
+    block = np.asarray(hessian, np.float64)[np.ix_(index, index)] + mu * np.eye(len(index))
+    assert np.linalg.eigvalsh(block).min() > 0
+    wanted = np.linalg.solve(block, flat(gradient)[index])
+    np.testing.assert_allclose(flat(updates)[index], wanted, rtol=1e-3, atol=1e-4)
+    others = np.setdiff1d(np.arange(len(flat(gradient))), index)
+    np.testing.assert_array_equal(flat(updates)[others], flat(gradient)[others])
+
+
+MAKERS = {
+    "vpng": scale_by_vpng,
+    "natural gradient": scale_by_natural_gradient,
+    "hessian free": scale_by_hessian_free,
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("how", ["masked", "multi_transform"])
+def test_structures_are_kept_under_masks(name, how):
+    problem, parameters, batch, gradient = setting()
+    direction = MAKERS[name](problem)
+    if how == "masked":
+        transformation = optax.masked(direction, mask_of(parameters))
+    else:
+        rules = {"curved": direction, "plain": optax.scale(2.0)}
+        transformation = optax.multi_transform(rules, Parameters("curved", "plain"))
+    assert_carried(transformation, parameters, batch, gradient)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_masked_without_all_parameters_explains_itself(name):
+    problem, parameters, batch, gradient = setting()
+    transformation = optax.masked(MAKERS[name](problem), mask_of(parameters))
     state = transformation.init(parameters)
     with pytest.raises(
         InputError, match=r"full_params: expected all parameters.*full_params=params"
@@ -124,10 +204,11 @@ def test_multi_transform(damping):
         np.testing.assert_allclose(flat(updates.variational), wanted, rtol=2e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("make", [scale_by_vpng, scale_by_natural_gradient])
-def test_inject_hyperparams(make):
+@pytest.mark.parametrize("name", MAKERS)
+def test_inject_hyperparams(name):
     """The damping becomes state, and may be changed there between steps."""
     problem, parameters, batch, gradient = setting()
+    make = MAKERS[name]
     transformation = optax.inject_hyperparams(make)(problem, damping=0.1)
     state = transformation.init(parameters)
     assert float(state.hyperparams["damping"]) == pytest.approx(0.1)
@@ -146,6 +227,24 @@ def test_inject_hyperparams(make):
     second, _ = update(gradient, state, parameters)
     size = lambda tree: np.linalg.norm(flat(tree.variational))
     assert size(second) < 0.01 * size(first)
+
+
+@pytest.mark.parametrize(
+    "make", [optimizers.vpng, optimizers.natural_gradient, optimizers.hessian_free]
+)
+def test_inject_hyperparams_of_ready_optimizers(make):
+    problem, parameters, batch, gradient = setting()
+    decaying = optax.exponential_decay(0.1, 30, 0.5)
+    optimizer = optax.inject_hyperparams(make)(problem, decaying)
+    state = assert_carried(optimizer, parameters, batch, gradient)
+    assert {"learning_rate", "damping"} <= state.hyperparams.keys()
+
+
+def test_inject_hyperparams_of_a_preconditioner():
+    problem, parameters, batch, gradient = setting()
+    transformation = optax.inject_hyperparams(precondition)(problem, Variational(), damping=0.1)
+    state = assert_carried(transformation, parameters, batch, gradient)
+    assert state.hyperparams.keys() == {"damping"}
 
 
 def test_a_damping_schedule_is_followed():

@@ -1,6 +1,6 @@
 """The metric averaged over steps as one matrix."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,8 +23,23 @@ from vpng.adaptive.stiffness import Stiffness
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
 
+LEAST_WEIGHT = 0.02
+"""Of the metric of one minibatch in the average."""
 
-class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
+
+class Averaged(NamedTuple):
+    """What is carried from step to step.
+
+    Attributes:
+        matrix: the average of F.
+        seen: the diagonal of F, every entry as it was when it was last seen; with minibatches only.
+    """
+
+    matrix: Float[Array, "P P"]
+    seen: Float[Array, " P"]
+
+
+class AveragedDense(AbstractGeometry[Averaged]):
     """F as a P x P matrix, for any approximation with few parameters.
 
     Attributes:
@@ -47,9 +62,9 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
     initial_share: ClassVar[float] = 0.1
     tolerated_noise: ClassVar[float] = 0.1
 
-    def init(self, params: Parameters) -> Float[Array, "P P"]:
+    def init(self, params: Parameters) -> Averaged:
         flat, _ = ravel_pytree(params)
-        return jnp.zeros((flat.size, flat.size), flat.dtype)
+        return Averaged(jnp.zeros((flat.size, flat.size), flat.dtype), jnp.zeros_like(flat))
 
     def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
         named = {**direction.variational, **direction.model} if self.of_batches else {}
@@ -58,23 +73,24 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
 
     def prepare(
         self,
-        state: Float[Array, "P P"],
+        state: Averaged,
         metric: MetricHere,
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
         noise: NoiseHere | None,
-    ) -> Prepared[Float[Array, "P P"]]:
+    ) -> Prepared[Averaged]:
         here = lambda: metric().to_dense()
         if self.of_batches:
-            current = here()
-            matrix, finite = mixed(state, current.astype(state.dtype), weight)
-            unseen = diagonal_floor(jnp.diagonal(matrix))
-            more = jnp.sqrt(jnp.maximum(jnp.diagonal(current) / unseen, 1.0))
-            more = jnp.where(jnp.isfinite(more), more, 1.0)
+            current = here().astype(state.seen.dtype)
+            # Evaluated in any case: the gradient of a later step may be that of this minibatch.
+            matrix, finite = mixed(state.matrix, current, jnp.maximum(weight, LEAST_WEIGHT))
+            now = jnp.diagonal(current)
+            seen = jnp.where(finite & (now > 0), now, state.seen)
+            more = jnp.sqrt(jnp.maximum(seen / diagonal_floor(jnp.diagonal(matrix)), 1.0))
         else:
-            matrix, finite = averaged(state, here, weight)
-            more = jnp.ones(())
+            matrix, finite = averaged(state.matrix, here, weight)
+            seen, more = state.seen, jnp.ones(())
         _, unravel = ravel_pytree(params)
         held = more[..., None] * matrix * more + jnp.diag(self.stiffness.diagonal(params))
         # Unit diagonal: parameters may have any units.
@@ -94,4 +110,4 @@ class AveragedDense(AbstractGeometry[Float[Array, "P P"]]):
             flat, _ = ravel_pytree(step)
             return flat @ (matrix @ flat)
 
-        return Prepared(solve, square, matrix, finite)
+        return Prepared(solve, square, Averaged(matrix, seen), finite)

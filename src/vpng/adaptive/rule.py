@@ -77,7 +77,7 @@ class AdaptiveState(NamedTuple):
         square: d.F d of the step to the candidate.
         predicted: gain that the quadratic model promised for it.
         regression: of the gradient on the control variate.
-        rejections: rejected steps in a row.
+        rejections: steps in a row that were rejected, or had no direction.
     """
 
     step: Int[Array, ""]
@@ -244,6 +244,8 @@ class Adaptive(eqx.Module):
         if evaluation.draws is not None:
             length = length * self._calm(noise_before, nats)
         step = self.geometry.by_block(-length, direction)
+        # Losses of a higher precision than the parameters' would change their type.
+        step = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), step, point)
         square = prepared.square(step)
         next_state = AdaptiveState(
             step=state.step + 1,
@@ -260,7 +262,7 @@ class Adaptive(eqx.Module):
             square=square,
             predicted=-_inner(here, step) - 0.5 * square,
             regression=self._regress(state, products, usable),
-            rejections=jnp.where(accepted, 0, state.rejections + 1),
+            rejections=jnp.where(usable, 0, state.rejections + 1),
         )
         loss = jnp.mean(jnp.where(accepted, evaluation.losses, before))
         return _strong(next_state, state), AdaptiveInfo(loss, accepted, length, damping, ratio)

@@ -49,13 +49,16 @@ def reproduce(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(help="Seconds of steps for every method's run.", metavar="SECONDS"),
+        typer.Option(
+            help="Seconds of steps for every method's run; for logistic, for its whole sweep.",
+            metavar="SECONDS",
+        ),
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
             help="Comma-separated: gradient, natural_gradient, vpng, hessian_free; "
-            "for vae and vmf also vpng_block.",
+            "for vae and vmf also vpng_block, for vmf vpng_eigenbasis.",
             metavar="A,B",
         ),
     ] = None,

@@ -124,7 +124,7 @@ def _run_and_show(
     journal: Journal,
     layout: Layout | None,
 ) -> None:
-    with deferred_interrupts(), live_status(name) as watch:
+    with journal.withdrawn_if_refused(), deferred_interrupts(), live_status(name) as watch:
         session = Session(journal, watch, layout)
         results = experiment.run(configuration, session)
         session("drawing")

@@ -86,7 +86,7 @@ class AbstractCurvature(eqx.Module, Generic[State]):
         damping: Float[Array, ""] | float,
         state: State,
     ) -> Solution[State]:
-        """Solve (F + damping I) u = g.
+        """Solve (F + damping I) u = g, in the precision of g, whatever that of the data is.
 
         Args:
             metric: makes the operator F at the current parameters; a function, so that a curvature

@@ -40,10 +40,11 @@ class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
         state: Float[Array, " P"],
     ) -> Solution[Float[Array, " P"]]:
         flat, unravel = ravel_pytree(gradient)
+        mu = jnp.asarray(damping, flat.dtype)
         fisher = metric().product()
 
         def product(vector: Array) -> Array:
-            return ravel_pytree(fisher(unravel(vector)))[0] + damping * vector
+            return ravel_pytree(fisher(unravel(vector)))[0] + mu * vector
 
         linear = lx.FunctionLinearOperator(
             product, jax.eval_shape(lambda: flat), lx.positive_semidefinite_tag
@@ -64,7 +65,7 @@ class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
         info = solve_info(
             direction,
             residual,
-            condition=_condition(product, flat, damping),
+            condition=_condition(product, flat, mu),
             iterations=solved.stats["num_steps"],
             converged=solved.result == lx.RESULTS.successful,
         )
@@ -72,7 +73,7 @@ class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
         return Solution(unravel(direction), carried, info)
 
 
-def _condition(product, vector: Float[Array, " P"], damping: Float[Array, ""] | float) -> Array:
+def _condition(product, vector: Float[Array, " P"], damping: Float[Array, ""]) -> Array:
     """One power step from g: the largest eigenvalue, over the smallest there can be (mu)."""
     image = product(vector)
     largest = relative_norm(image, vector)

@@ -1,6 +1,7 @@
 """Curvatures that factorise a matrix: no curvature, its diagonal, P x P, least squares, M x M."""
 
 from collections.abc import Callable
+from numbers import Integral
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,10 +9,10 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Int, PyTree
 
-from vpng.checks import finite_scalar
 from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, relative_norm, solve_info
 from vpng.curvature.fallback import CLIPPED, by_products, clipped, fall_back, inverted, raised
 from vpng.distributed.layout import by_columns
+from vpng.errors import expected
 from vpng.findings import all_finite
 
 
@@ -47,7 +48,7 @@ class Diagonal(_Direct):
         state: tuple[()],
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
-        damped = metric().diagonal() + damping
+        damped = metric().diagonal().astype(flat.dtype) + jnp.asarray(damping, flat.dtype)
         positive = damped > 0
         direction = flat / jnp.where(
             positive, damped, jnp.finfo(damped.dtype).eps * jnp.max(damped)
@@ -73,11 +74,11 @@ class Dense(_Direct):
         state: tuple[()],
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
-        fisher = metric().to_dense()
-        matrix = _shifted(fisher, damping)
+        fisher, mu = metric().to_dense().astype(flat.dtype), jnp.asarray(damping, flat.dtype)
+        matrix = _shifted(fisher, mu)
         factor = jnp.linalg.cholesky(matrix)
         direction, fallbacks = _or_fall_back(
-            cho_solve((factor, True), flat), lambda: fisher, damping, flat
+            cho_solve((factor, True), flat), lambda: fisher, mu, flat
         )
         residual = relative_norm(matrix @ direction - flat, flat)
         condition = _condition(jnp.diagonal(factor))
@@ -100,16 +101,16 @@ class LeastSquares(_Direct):
         state: tuple[()],
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
-        rows = metric().rows()
-        ridge = jnp.sqrt(jnp.asarray(damping, rows.dtype)) * jnp.eye(flat.size, dtype=rows.dtype)
+        rows, mu = metric().rows().astype(flat.dtype), jnp.asarray(damping, flat.dtype)
+        ridge = jnp.sqrt(mu) * jnp.eye(flat.size, dtype=flat.dtype)
         triangle = jnp.linalg.qr(jnp.concatenate([rows, ridge]), mode="r")
         direction, fallbacks = _or_fall_back(
             solve_triangular(triangle, solve_triangular(triangle, flat, trans="T")),
             lambda: rows.T @ rows,
-            damping,
+            mu,
             flat,
         )
-        residual = relative_norm(rows.T @ (rows @ direction) + damping * direction - flat, flat)
+        residual = relative_norm(rows.T @ (rows @ direction) + mu * direction - flat, flat)
         condition = _condition(jnp.diagonal(triangle))
         info = solve_info(direction, residual, condition=condition, fallbacks=fallbacks)
         return Solution(unravel(direction), (), info)
@@ -129,7 +130,9 @@ class Dual(_Direct):
     refinements: int = eqx.field(default=1, static=True)
 
     def __check_init__(self) -> None:
-        finite_scalar("refinements", self.refinements, minimum=0.0, strict=False)
+        count = self.refinements
+        if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
+            raise expected("refinements", "a whole number of at least 0", repr(count))
 
     def solve(
         self,
@@ -139,19 +142,20 @@ class Dual(_Direct):
         state: tuple[()],
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
-        rows = by_columns(metric().rows())
+        rows = by_columns(metric().rows().astype(flat.dtype))
+        mu = jnp.asarray(damping, flat.dtype)
         gram = rows @ rows.T
-        factor = jnp.linalg.cholesky(_shifted(gram, damping))
+        factor = jnp.linalg.cholesky(_shifted(gram, mu))
 
         def push_through(vector: Array) -> Array:
-            return (vector - rows.T @ cho_solve((factor, True), rows @ vector)) / damping
+            return (vector - rows.T @ cho_solve((factor, True), rows @ vector)) / mu
 
         def fallen_back(inverse: Callable[..., Array]) -> Array:
-            more = raised(gram, damping)
+            more = raised(gram, mu)
             return (flat - rows.T @ inverse(gram, more, rows @ flat)) / more
 
         def remainder(direction: Array) -> Array:
-            return flat - rows.T @ (rows @ direction) - damping * direction
+            return flat - rows.T @ (rows @ direction) - mu * direction
 
         direction = push_through(flat)
         for _ in range(self.refinements):
@@ -162,13 +166,11 @@ class Dual(_Direct):
             [
                 lambda: fallen_back(inverted),
                 lambda: fallen_back(clipped),
-                lambda: by_products(
-                    lambda v: rows.T @ (rows @ v) + raised(gram, damping) * v, flat
-                ),
+                lambda: by_products(lambda v: rows.T @ (rows @ v) + raised(gram, mu) * v, flat),
             ],
         )
         pivots = jnp.diagonal(factor)
-        condition = (jnp.max(pivots) / jnp.sqrt(jnp.asarray(damping, pivots.dtype))) ** 2
+        condition = (jnp.max(pivots) / jnp.sqrt(mu)) ** 2
         residual = relative_norm(remainder(direction), flat)
         info = solve_info(direction, residual, condition=condition, fallbacks=fallbacks)
         return Solution(unravel(direction), (), info)
@@ -177,7 +179,7 @@ class Dual(_Direct):
 def _or_fall_back(
     direction: Float[Array, " P"],
     matrix: Callable[[], Float[Array, "P P"]],
-    damping: Float[Array, ""] | float,
+    damping: Float[Array, ""],
     gradient: Float[Array, " P"],
 ) -> tuple[Float[Array, " P"], Int[Array, ""]]:
     """`direction`, or one from the matrix with more damping, and the number of fallbacks."""
@@ -196,7 +198,7 @@ def _or_fall_back(
     )
 
 
-def _shifted(matrix: Float[Array, "n n"], damping: Float[Array, ""] | float) -> Float[Array, "n n"]:
+def _shifted(matrix: Float[Array, "n n"], damping: Float[Array, ""]) -> Float[Array, "n n"]:
     return matrix + damping * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
 

@@ -22,7 +22,7 @@ MAX_PRODUCTS = 100
 
 def raised(matrix: Float[Array, "n n"], damping: Float[Array, ""] | float) -> Float[Array, ""]:
     """Ten times the damping, and what rounding may have taken from the eigenvalues."""
-    largest = jnp.max(jnp.sum(jnp.abs(matrix), axis=1))
+    largest = jnp.max(jnp.sum(jnp.abs(matrix), axis=1), initial=0.0)
     return 10.0 * damping + 10.0 * jnp.finfo(matrix.dtype).eps * largest
 
 

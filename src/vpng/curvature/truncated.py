@@ -12,8 +12,8 @@ def truncated_conjugate_gradient(
     product: Callable[[Array], Array],
     gradient: Float[Array, " P"],
     *,
-    max_steps: int,
-    rtol: float,
+    max_steps: Int[Array, ""] | int,
+    rtol: Float[Array, ""] | float,
 ) -> tuple[Float[Array, " P"], Int[Array, ""], Array]:
     """Conjugate gradients for H u = g that stop at negative curvature.
 

@@ -36,8 +36,13 @@ class _Point(NamedTuple):
 
     @property
     def has_variational_fisher(self) -> bool:
-        """Whether F_q can be had: not for a flow, whose density at a held z needs its inverse."""
-        return getattr(self.problem, "held_density", True)
+        """Whether F_q can be had: not for a flow, whose density at a held z needs its inverse.
+
+        Nor where no latent has an approximation.
+        """
+        return bool(jax.tree.leaves(self.parameters.variational)) and getattr(
+            self.problem, "held_density", True
+        )
 
 
 @overload

@@ -44,13 +44,13 @@ class Spectrum:
 
     @property
     def largest(self) -> float:
-        """The largest eigenvalue."""
-        return float(self.eigenvalues[0])
+        """The largest eigenvalue; 0 where there are no parameters."""
+        return float(np.max(self.eigenvalues, initial=0.0))
 
     @property
     def smallest(self) -> float:
         """The smallest eigenvalue; its lower bound 0 if only the largest ones are known."""
-        return float(self.eigenvalues[-1]) if self.complete else 0.0
+        return float(self.eigenvalues[-1]) if self.complete and self.num_parameters else 0.0
 
     @property
     def effective_rank(self) -> float:

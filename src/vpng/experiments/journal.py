@@ -4,6 +4,8 @@ import base64
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,21 @@ class Journal:
     def unfinished(self, name: str) -> Path:
         """Where the run `name` keeps its checkpoints until it is finished."""
         return self._path(name, _UNFINISHED)
+
+    @contextmanager
+    def withdrawn_if_refused(self) -> Iterator[None]:
+        """Remove the manifest if the input is refused before anything is kept, as if never opened.
+
+        What is left of a refused grid would stand in the way of the next one.
+        """
+        try:
+            yield
+        except InputError:
+            manifest = self._folder / "grid.json"
+            kept = (path for path in self._folder.rglob("*") if path.is_file())
+            if all(path == manifest for path in kept):
+                shutil.rmtree(self._folder)
+            raise
 
     def _path(self, name: str, suffix: str = ".json") -> Path:
         return self._folder / (re.sub(r"[^a-z0-9.]+", "-", name.lower()) + suffix)

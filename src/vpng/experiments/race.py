@@ -217,7 +217,8 @@ def race_on(
 
     folder = output_folder(Path(out))
     journal = Journal.open(folder, name, asdict(config), resume=resume)
-    results = run_race(course, config, Session(journal, watcher), name)
+    with journal.withdrawn_if_refused():
+        results = run_race(course, config, Session(journal, watcher), name)
     store(EXPERIMENT, results, folder)
     write_report(folder)
     return results

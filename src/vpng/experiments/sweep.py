@@ -1,7 +1,8 @@
 """Many runs of one method in one compiled program: every seed and every grid point is a lane."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from vpng.interrupts import stop_if_interrupted
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem
+from vpng.threads import num_processors
 from vpng.training import AbstractData, Batches, TrainState, init_state, make_step
 
 OptimizerOf = Callable[[PyTree], optax.GradientTransformation]
@@ -57,6 +59,9 @@ def sweep(
 ) -> Sweep:
     """Run every grid point with every seed, all in step.
 
+    The lanes run in equal parts, one program for all, and as many parts at once as there are
+    processors. How they are divided does not depend on that number.
+
     Args:
         problem: what is fitted.
         data: all of it is used in every step.
@@ -95,22 +100,22 @@ def sweep(
         mean_loss = jnp.where(taken > 0, total / jnp.maximum(taken, 1), jnp.nan)
         return state, {**values, "loss": mean_loss, "rejected": rejected}
 
-    def advance_all(
-        grid: PyTree, states: TrainState, data: AbstractData, length: Array
-    ) -> tuple[TrainState, dict]:
-        # A few lanes at a time, so that what a step touches stays in the caches.
-        return jax.lax.map(
-            lambda lane: advance(lane[0], lane[1], data, length),
-            (grid, states),
-            batch_size=LANES_AT_A_TIME,
-        )
-
     num_points = jax.tree.leaves(grid)[0].shape[0]
+    num_lanes = num_points * num_seeds
     seeds = jnp.tile(jnp.arange(num_seeds), num_points)
     lanes = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_seeds, axis=0), grid)
-    states = jax.jit(jax.vmap(start))(lanes, seeds)
+    parts = _equal_parts((lanes, seeds), num_lanes)
+    initialise = jax.jit(jax.vmap(start))
+    states = [initialise(*part) for part in parts]
+    several = jax.vmap(advance, in_axes=(0, 0, None, None))
     whole = np.int32(record_every)
-    compiled = jax.jit(advance_all).lower(lanes, states, data, whole).compile()
+    compiled = jax.jit(several).lower(parts[0][0], states[0], data, whole).compile()
+
+    def advance_all(states: list[TrainState], length: np.int32) -> tuple[list[TrainState], dict]:
+        one = lambda part, state: jax.block_until_ready(compiled(part[0], state, data, length))
+        with ThreadPoolExecutor(num_processors()) as pool:
+            moved, values = zip(*pool.map(one, parts, states), strict=True)
+        return list(moved), _joined(values, num_lanes)
 
     seconds, records, clock, iterations = 0.0, [], [], []
     while not iterations or iterations[-1] < num_steps:
@@ -118,9 +123,9 @@ def sweep(
         done = min(before + record_every, num_steps)
         began = time.perf_counter()
         length = np.int32(done - before)
-        states, values = jax.block_until_ready(compiled(lanes, states, data, length))
+        states, values = advance_all(states, length)
         seconds += time.perf_counter() - began
-        records.append({name: np.asarray(value) for name, value in values.items()})
+        records.append(values)
         clock.append(seconds)
         iterations.append(done)
         part = max(done / num_steps, seconds / (max_seconds or np.inf))
@@ -135,8 +140,25 @@ def sweep(
         for name in records[0]
     }
     rejected = curves.pop("rejected").sum(axis=-1)
-    params = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), states.params)
+    params = _joined([state.params for state in states], num_lanes)
+    params = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), params)
     return Sweep(params, np.asarray(iterations), np.asarray(clock), curves, rejected)
+
+
+def _equal_parts(lanes: PyTree, num_lanes: int) -> list[PyTree]:
+    """The lanes a few at a time, so that what a step touches stays in the caches.
+
+    The last part repeats the last lane until it is as large as the others.
+    """
+    count = -(-num_lanes // LANES_AT_A_TIME)
+    size = -(-num_lanes // count)
+    rows = np.minimum(np.arange(count * size), num_lanes - 1).reshape(count, size)
+    return [jax.tree.map(lambda leaf, some=some: leaf[some], lanes) for some in rows]
+
+
+def _joined(parts: Sequence[PyTree], num_lanes: int) -> PyTree:
+    """All lanes of the parts in their order, without those that were repeated."""
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:num_lanes], *parts)
 
 
 def area_under_curve(scores: Float[Array, " n"], labels: Float[Array, " n"]) -> Float[Array, ""]:

@@ -60,6 +60,11 @@ class ToyConfig:
     def __post_init__(self) -> None:
         if not 0.0 < self.epsilon < 1.0:
             raise expected("epsilon", "a number between 0 and 1", self.epsilon)
+        precision = jnp.result_type(float)
+        if np.asarray(1.0 - self.epsilon, precision) == 1.0:
+            raise expected(
+                "epsilon", f"a number that 1 - epsilon shows in {precision}", self.epsilon
+            )
         positive_integer("seeds", self.seeds)
         positive_integer("iterations", self.iterations)
         positive_integer("num_data", self.num_data)

@@ -38,8 +38,8 @@ def joint_rows(distribution: dist.Distribution, value: Array) -> Float[Array, ".
     moved = absorb(core.distribution, core.value)
     rows = whiten(_full_size(core.distribution, moved.batch_shape), moved)
     if core.mask is not None:
-        kept = jnp.broadcast_to(core.mask, rows.shape[: core.mask.ndim])
-        rows = rows * kept.reshape(kept.shape + (1,) * (rows.ndim - kept.ndim))
+        trailing = (1,) * (rows.ndim - len(moved.batch_shape))
+        rows = rows * core.mask.reshape(core.mask.shape + trailing)
     return rows
 
 

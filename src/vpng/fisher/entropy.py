@@ -25,18 +25,33 @@ def entropy_rows(distribution: dist.Distribution, value: Array) -> Float[Array, 
     core = core_of(distribution, value)
     if core is None:
         return None
-    distribution = core.distribution
+    rows = _family_rows(core.distribution)
+    if rows is None:
+        return None
+    inner = core.distribution
+    drawn = jnp.shape(core.value)[: jnp.ndim(core.value) - inner.event_dim]
+    batch_shape = jnp.broadcast_shapes(drawn, inner.batch_shape)
+    trailing = rows.shape[len(inner.batch_shape) :]
+    rows = jnp.broadcast_to(rows, batch_shape + trailing)
+    if core.mask is None:
+        return rows
+    return rows * core.mask.reshape(core.mask.shape + (1,) * len(trailing))
+
+
+def _family_rows(distribution: dist.Distribution) -> Float[Array, "..."] | None:
+    """The rows of a plain family, its batch first: what its elements share counts in each."""
     if isinstance(distribution, dist.Delta):
         return None
     if distribution.is_discrete:
         known = has_closed_form(distribution)
         return whiten(distribution, distribution) if known else None
     if isinstance(distribution, dist.Normal):
-        return jnp.log(distribution.scale)
-    if isinstance(distribution, dist.MultivariateNormal):
-        return jnp.log(jnp.diagonal(distribution.scale_tril, axis1=-2, axis2=-1))
-    try:
-        variance = distribution.variance
-    except NotImplementedError:
-        return None
-    return 0.5 * jnp.log(variance)
+        rows = jnp.log(distribution.scale)
+    elif isinstance(distribution, dist.MultivariateNormal):
+        rows = jnp.log(jnp.diagonal(distribution.scale_tril, axis1=-2, axis2=-1))
+    else:
+        try:
+            rows = 0.5 * jnp.log(distribution.variance)
+        except NotImplementedError:
+            return None
+    return jnp.broadcast_to(rows, distribution.shape())

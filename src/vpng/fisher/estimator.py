@@ -1,11 +1,14 @@
 """How the likelihood's Fisher information is estimated: exactly, from samples, or from probes."""
 
+import warnings
 from abc import abstractmethod
+from functools import cache
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
@@ -13,6 +16,7 @@ from vpng.fisher.conditional import joint_rows, sampled_scores
 from vpng.fisher.misfit import scaled_by_misfit
 from vpng.fisher.whiten import has_closed_form, whiten
 from vpng.problem import Site
+from vpng.random import with_loop
 
 
 class AbstractEstimator(eqx.Module):
@@ -37,7 +41,8 @@ class AbstractEstimator(eqx.Module):
 class Sampled(AbstractEstimator):
     """The paper's Monte Carlo, eq. (r-fisher-info-approx): scores at x' ~ p(x' | z; theta).
 
-    Works for every distribution that can be sampled and has a log-density.
+    Works for every distribution that can be sampled and has a log-density; one that cannot be
+    sampled has rows of zero.
 
     Attributes:
         num_samples: predictive samples x' for each draw of the latents.
@@ -55,10 +60,14 @@ class Sampled(AbstractEstimator):
         positive_integer("num_samples", self.num_samples)
 
     def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
-        samples = site.distribution.sample(rng_key, (self.num_samples,))
+        samples = _samples(rng_key, site.distribution, self.num_samples)
+        if samples is None:
+            return None
         return jax.lax.stop_gradient(jnp.moveaxis(samples, 0, len(site.distribution.batch_shape)))
 
     def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
+        if draws is None:
+            return jnp.zeros(site.distribution.batch_shape)
         batch_dims = len(site.distribution.batch_shape)
         samples = jnp.moveaxis(draws, batch_dims, 0)
         if site.moving:
@@ -66,7 +75,7 @@ class Sampled(AbstractEstimator):
         else:
             scores = jax.vmap(site.distribution.log_prob)(samples)
         scores = jnp.moveaxis(scores, 0, batch_dims)
-        return _weighted(scores, site) / jnp.sqrt(self.num_samples)
+        return weighted(scores, site) / jnp.sqrt(self.num_samples)
 
 
 class Exact(AbstractEstimator):
@@ -95,7 +104,7 @@ class Exact(AbstractEstimator):
         if whitened is not None:
             if self.with_misfit:
                 whitened = scaled_by_misfit(whitened, site.distribution, site.value)
-            return _weighted(whitened, site)
+            return weighted(whitened, site)
         return self.fallback.rows(site, draws)
 
 
@@ -137,7 +146,7 @@ class Probed(AbstractEstimator):
         batch_dims = len(site.distribution.batch_shape)
         whitened = jnp.expand_dims(whitened, batch_dims)
         summed = jnp.sum(whitened * draws, axis=tuple(range(batch_dims + 1, whitened.ndim)))
-        return _weighted(summed, site) / jnp.sqrt(self.num_probes)
+        return weighted(summed, site) / jnp.sqrt(self.num_probes)
 
 
 def _closed_form(site: Site) -> Array | None:
@@ -148,7 +157,33 @@ def _closed_form(site: Site) -> Array | None:
     return whiten(site.distribution, site.distribution)
 
 
-def _weighted(rows: Array, site: Site) -> Array:
+def _samples(rng_key: PRNGKeyArray, distribution: dist.Distribution, count: int) -> Array | None:
+    """Draws along the first axis; None if the family cannot be sampled, which is said once."""
+    # With a loop only where it must be: the draws are the same.
+    for key in (rng_key, with_loop(rng_key)):
+        try:
+            return jnp.asarray(distribution.sample(key, (count,)))
+        except NotImplementedError:
+            continue
+    while isinstance(
+        distribution, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution
+    ):
+        distribution = distribution.base_dist
+    _mention_without_samples(type(distribution))
+    return None
+
+
+@cache
+def _mention_without_samples(family: type) -> None:
+    warnings.warn(
+        f"{family.__name__} sites cannot be sampled: they count in the loss and are absent from "
+        "the curvature.",
+        stacklevel=2,
+    )
+
+
+def weighted(rows: Array, site: Site) -> Array:
+    """Rows of one site, its batch first, times the root of its scale."""
     weight = jnp.sqrt(jnp.asarray(site.scale, dtype=rows.dtype))
     if weight.ndim == 0:
         return weight * rows

@@ -10,7 +10,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from vpng.checks import of_kind, positive_integer
 from vpng.distributed.layout import by_rows
 from vpng.fisher.entropy import entropy_rows
-from vpng.fisher.estimator import AbstractEstimator, Exact
+from vpng.fisher.estimator import AbstractEstimator, Exact, weighted
 from vpng.fisher.operator import Bottleneck, ByDatum, FisherOperator
 from vpng.problem import Parameters, Problem, Site
 
@@ -174,7 +174,7 @@ class Divergence(AbstractMetric):
             for site in problem.approximation_sites(parameters.variational, latent, batch):
                 rows = entropy_rows(site.distribution, site.value)
                 if rows is not None:
-                    pieces.append((jnp.sqrt(site.scale) * rows).ravel())
+                    pieces.append(weighted(rows, site).ravel())
             return jnp.concatenate(pieces) if pieces else jnp.zeros(0)
 
         return prior + FisherOperator(parameters, negative_entropy)
@@ -215,7 +215,7 @@ def _operator(
     """The operator whose rows are `metric.estimator`'s, over particles, sites and data."""
     estimator, num_particles = metric.estimator, metric.num_particles
     if metric.max_data is not None:
-        batch = by_rows(jax.tree.map(lambda leaf: leaf[: metric.max_data], batch))
+        batch = by_rows(problem.first_data(batch, metric.max_data))
     noise_key, draw_key = jax.random.split(rng_key)
     noise = jax.vmap(problem.noise, in_axes=(0, None))(
         jax.random.split(noise_key, num_particles), batch

@@ -56,10 +56,7 @@ def _mean(ratios: Float[Array, "..."], mask: Bool[Array, "..."] | None) -> Float
     """Over what is not masked, whatever stands there; 1 if everything is."""
     if mask is None:
         return jnp.mean(ratios)
-    kept = jnp.broadcast_to(mask, ratios.shape[: mask.ndim])
-    kept = jnp.broadcast_to(
-        kept.reshape(kept.shape + (1,) * (ratios.ndim - kept.ndim)), ratios.shape
-    )
+    kept, ratios = jnp.broadcast_arrays(mask, ratios)
     count = jnp.sum(kept)
     return jnp.where(count > 0, jnp.sum(jnp.where(kept, ratios, 0.0)) / jnp.maximum(count, 1), 1.0)
 

@@ -277,6 +277,26 @@ class FisherOperator:
             tuple(term.restricted(active, embed) for term in self.terms),
         )
 
+    def scaled(self, factor: float) -> "FisherOperator":
+        """`factor` times F."""
+        root = math.sqrt(factor)
+        by_datum, bottleneck = self.by_datum, self.bottleneck
+        if by_datum is not None:
+            rows = by_datum.rows
+            by_datum = by_datum._replace(rows=lambda *arguments: root * rows(*arguments))
+        if bottleneck is not None:
+            outer = bottleneck.outer
+            bottleneck = bottleneck._replace(outer=lambda *arguments: root * outer(*arguments))
+        row_function = self.row_function
+        return FisherOperator(
+            self.parameters,
+            lambda parameters: root * row_function(parameters),
+            by_datum,
+            bottleneck,
+            self.random_signs,
+            tuple(term.scaled(factor) for term in self.terms),
+        )
+
     def __add__(self, other: "FisherOperator") -> "FisherOperator":
         mine, theirs = self.row_function, other.row_function
 
@@ -289,3 +309,11 @@ class FisherOperator:
             random_signs=self.random_signs and other.random_signs,
             terms=(*(self.terms or (self,)), *(other.terms or (other,))),
         )
+
+
+def mean_of(operators: list[FisherOperator]) -> FisherOperator:
+    """The mean of operators in the same parameters."""
+    if len(operators) == 1:
+        return operators[0]
+    first, *rest = [operator.scaled(1.0 / len(operators)) for operator in operators]
+    return sum(rest, start=first)

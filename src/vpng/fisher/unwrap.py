@@ -18,7 +18,7 @@ class Core(NamedTuple):
     Attributes:
         distribution: a plain family.
         value: as that family sees it, transforms undone.
-        mask: over the batch, or None.
+        mask: None, or what broadcasts against the batch of the value as that family sees it.
     """
 
     distribution: dist.Distribution
@@ -27,11 +27,16 @@ class Core(NamedTuple):
 
 
 def core_of(distribution: dist.Distribution, value: Array) -> Core | None:
-    """What is inside; None behind a transform that may depend on parameters."""
+    """What is inside; None behind a transform that may depend on parameters or loses something."""
     mask = None
     while True:
+        if isinstance(distribution, dist.FoldedDistribution):
+            return None
         if isinstance(distribution, dist.MaskedDistribution):
-            mask = jnp.broadcast_to(jnp.asarray(distribution._mask), distribution.batch_shape)
+            own = jnp.broadcast_to(jnp.asarray(distribution._mask), distribution.batch_shape)
+            mask = own if mask is None else mask & own
+        elif isinstance(distribution, dist.Independent) and mask is not None:
+            mask = mask.reshape(mask.shape + (1,) * distribution.reinterpreted_batch_ndims)
         elif isinstance(distribution, dist.TransformedDistribution):
             if has_arrays(distribution.transforms):
                 return None
@@ -45,10 +50,12 @@ def core_of(distribution: dist.Distribution, value: Array) -> Core | None:
 def has_arrays(transform: PyTree) -> bool:
     """Whether a transform holds arrays, which may depend on parameters; plain numbers do not.
 
-    The network of a flow is a function, and its arrays are hidden inside.
+    The network of a flow is a function, and its arrays are hidden inside, as are those of a
+    user's transform that cannot be flattened.
     """
     flows = (InverseAutoregressiveTransform, BlockNeuralAutoregressiveTransform)
-    return any(
-        isinstance(node, (jax.Array, *flows))
-        for node in jax.tree.leaves(transform, is_leaf=lambda node: isinstance(node, flows))
-    )
+    try:
+        nodes = jax.tree.leaves(transform, is_leaf=lambda node: isinstance(node, flows))
+    except NotImplementedError:
+        return True
+    return any(isinstance(node, (jax.Array, *flows)) for node in nodes)

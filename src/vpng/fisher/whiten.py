@@ -206,13 +206,21 @@ def _categorical_rows(probs: Array, logits: Array) -> Array:
     return jnp.sqrt(probs) * (logits - jnp.sum(probs * logits, axis=-1, keepdims=True))
 
 
+def _simplex_rows(at: Array, of: Array) -> Array:
+    return of / jnp.sqrt(jnp.maximum(at, _tiny(at)))
+
+
 _register(
     dist.CategoricalLogits,
     rule=lambda at, of: _categorical_rows(jax.nn.softmax(at.logits), of.logits),
 )
 _register(
     dist.CategoricalProbs,
-    rule=lambda at, of: of.probs / jnp.sqrt(jnp.maximum(at.probs, _tiny(at.probs))),
+    rule=lambda at, of: _simplex_rows(at.probs, of.probs),
+)
+_register(
+    dist.MultinomialProbs,
+    rule=lambda at, of: jnp.sqrt(at.total_count)[..., None] * _simplex_rows(at.probs, of.probs),
 )
 _register(
     dist.MultinomialLogits,
@@ -277,6 +285,12 @@ def _masked(at: dist.MaskedDistribution) -> Whiten | None:
         return rows * kept.reshape(kept.shape + (1,) * (rows.ndim - kept.ndim))
 
     return _wrapping(at.base_dist, mask)
+
+
+@_family.register(dist.FoldedDistribution)
+def _folded(_at: dist.FoldedDistribution) -> None:
+    # The sign that folding loses holds information.
+    return None
 
 
 @_family.register(dist.TransformedDistribution)

@@ -83,7 +83,10 @@ def cause_at(rng_key: PRNGKeyArray, losses: Losses, parameters: Parameters, call
                 return Cause(part + outside, "Correct these data, or choose another distribution")
             kind = part.split(" of ")[0]
             return Cause(part + drawn, ADVICE[kind])
-    return Cause(f"loss, though none of its parts in {NUM_DRAWS} draws", f"{NEARER} or use float64")
+    return Cause(
+        f"loss, though none of its parts in {NUM_DRAWS} draws, or the metric",
+        f"{NEARER}, choose another metric (fisher=Predictive(Sampled())) or use float64",
+    )
 
 
 def far_off(state: PyTree, problem: TracedProblem) -> str:

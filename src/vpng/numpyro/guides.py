@@ -73,6 +73,9 @@ def default_particles(geometry: AbstractGeometry, parameters: Parameters) -> int
 def _location_scale(
     guide: Callable, problem: TracedProblem, parameters: Parameters
 ) -> LocationScale | None:
+    if problem.by_datum:
+        # Densities of single data are scaled, and a score is then no noise over a scale.
+        return None
     names = parameters.variational
     prefix = getattr(guide, "prefix", "auto")
     if type(guide) is autoguide.AutoNormal:

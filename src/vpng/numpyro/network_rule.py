@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from vpng.fisher import Predictive, Probed
 from vpng.kronecker import FisherFactors, Structure, in_eigenbasis
@@ -71,8 +71,8 @@ class NetworkRule(NamedTuple):
         gradient: Parameters,
         call: Call,
         rng_key: PRNGKeyArray,
-    ) -> NetworkState:
-        """One step; none if anything in it is not finite."""
+    ) -> tuple[NetworkState, Bool[Array, ""]]:
+        """One step; none if anything in it is not finite, and whether it was taken."""
         updates, optimizer = self.optimizer.update(
             gradient, state.optimizer, state.current, batch=call, rng_key=rng_key
         )
@@ -80,7 +80,7 @@ class NetworkRule(NamedTuple):
         new = NetworkState(averaged(optimizer), current, optimizer)
         floats = [leaf for leaf in jax.tree.leaves(new) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         finite = jnp.isfinite(loss + sum(jnp.sum(leaf) for leaf in floats))
-        return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state)
+        return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state), finite
 
 
 def layers_of(problem: TracedProblem, parameters: Parameters, call: Call) -> Structure | None:

@@ -58,7 +58,9 @@ class TracedProblem(Problem):
         prior_names: latents whose prior holds information, in the order of the model.
         root_names: those whose prior has no parents.
         subsampled: whether any plate is.
+        by_datum: whether the guide has parameters for single data of a plate that is subsampled.
         model_names: parameters of the model alone.
+        shared_names: parameters of the guide that the model reads too, along with the latents.
         held_density: whether log q(z; lambda) is to be had for a z that is held fixed, which for a
             flow takes the inverse of its network.
     """
@@ -71,7 +73,9 @@ class TracedProblem(Problem):
     root_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
     subsampled: bool = eqx.field(default=False, static=True)
     model_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
+    shared_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
     held_density: bool = eqx.field(default=True, static=True)
+    by_datum: bool = eqx.field(default=False, static=True)
     local: bool = eqx.field(default=False, static=True)
 
     def approximation(self, variational: PyTree, batch: Call) -> PyTree:
@@ -96,7 +100,7 @@ class TracedProblem(Problem):
         return all(site.has_rsample for site in sites)
 
     def latent(self, variational: PyTree, noise: PRNGKeyArray, batch: Call) -> dict[str, Array]:
-        return _latents(self.guide_trace(variational, noise, batch))
+        return self._drawn(self.guide_trace(variational, noise, batch))
 
     def kl(self, parameters: Parameters, latent: PyTree, batch: Call) -> Float[Array, ""]:
         """Log q(z) - log p(z), with factors counted in p, as `Trace_ELBO` has it."""
@@ -107,7 +111,7 @@ class TracedProblem(Problem):
         self, parameters: Parameters, noise: PRNGKeyArray, batch: Call
     ) -> tuple[dict[str, Array], Float[Array, ""]]:
         guide = self.guide_trace(parameters.variational, noise, batch)
-        latent = _latents(guide)
+        latent = self._drawn(guide)
         return latent, self._divergence(guide, parameters.model, latent, batch)
 
     def _divergence(
@@ -138,7 +142,11 @@ class TracedProblem(Problem):
         return [name in self.root_names for name in self.prior_names]
 
     def approximation_sites(self, variational: PyTree, latent: PyTree, batch: Call) -> list[Site]:
-        frozen = jax.lax.stop_gradient(latent)
+        frozen = {
+            name: jax.lax.stop_gradient(value)
+            for name, value in latent.items()
+            if name not in self.shared_names
+        }
         trace = self.guide_trace(variational, jax.random.key(0), batch, frozen)
         return [
             self._site(site)
@@ -206,14 +214,23 @@ class TracedProblem(Problem):
             return Call(args, kwargs, {}, mutable or {})
         given = {**(mutable or {})}
         plain = Call(args, kwargs, {}, given)
+        seeded = handlers.seed(self.model, rng_key)
         with handlers.block():
-            model = handlers.trace(handlers.seed(self.model, rng_key)).get_trace(*args, **kwargs)
+            # Plates do not depend on latents: any value will do for what cannot be sampled.
+            model = handlers.trace(
+                handlers.substitute(seeded, substitute_fn=_value_of_flat_prior)
+            ).get_trace(*args, **kwargs)
         plates = {
             name: site["value"]
             for name, site in model.items()
             if site["type"] == "plate" and _is_subsampled(site)
         }
         return plain._replace(subsamples=plates)
+
+    def _drawn(self, guide: Trace) -> dict[str, Array]:
+        """The latents, and what else the model has from the guide."""
+        shared = {name: guide[name]["value"] for name in sorted(self.shared_names)}
+        return {**_latents(guide), **shared}
 
     def _site(self, site: dict[str, Any], *, moving: bool = False) -> Site:
         scale = 1.0 if site["scale"] is None else site["scale"]
@@ -256,6 +273,13 @@ def _is_factor(site: dict[str, Any]) -> bool:
 def is_observation(site: dict[str, Any]) -> bool:
     """Whether the site holds data."""
     return site["type"] == "sample" and site["is_observed"] and not _is_factor(site)
+
+
+def _value_of_flat_prior(site: dict[str, Any]) -> Array | None:
+    if not _is_latent(site) or not isinstance(_unwrapped(site["fn"]), dist.ImproperUniform):
+        return None
+    transform = dist.biject_to(site["fn"].support)
+    return transform(jnp.zeros(transform.inverse_shape(site["fn"].shape())))
 
 
 def _is_flow(site: dict[str, Any]) -> bool:
@@ -357,9 +381,27 @@ def traced_problem(
         roots,
         any(_is_subsampled(site) for site in plates),
         frozenset(parameters.model),
+        frozenset(name for name in variational if name in model_trace),
         not any(_is_flow(site) for site in guide_trace.values()),
+        _has_parameters_by_datum(guide_trace, variational),
     )
     return problem, parameters
+
+
+def _has_parameters_by_datum(guide_trace: Trace, variational: PyTree) -> bool:
+    """Whether a latent of a subsampled plate goes with parameters that are as many as its data."""
+    frames = [
+        frame.name
+        for site in guide_trace.values()
+        if _is_latent(site)
+        for frame in site["cond_indep_stack"]
+    ]
+    sizes = {
+        site["args"][0]
+        for name, site in guide_trace.items()
+        if site["type"] == "plate" and name in frames and _is_subsampled(site)
+    }
+    return any(sizes.intersection(leaf.shape) for leaf in jax.tree.leaves(variational))
 
 
 def _number_of_data(model_trace: Trace) -> int:

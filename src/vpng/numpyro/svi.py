@@ -29,6 +29,7 @@ from vpng.distributed.layout import Layout, as_layout
 from vpng.distributed.processes import in_any_process, is_first
 from vpng.errors import InputError, expected
 from vpng.fisher import AbstractMetric, Divergence, Exact, Network
+from vpng.fisher.operator import mean_of
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
 from vpng.numpyro.causes import Cause, cause_at, far_off
 from vpng.numpyro.evaluation import Losses
@@ -51,10 +52,10 @@ from vpng.training.identity import Identity
 from vpng.transform.precondition import DEFAULT_DAMPING, precondition
 
 MAX_REJECTIONS = 30
-"""Steps in a row whose loss is not finite, after which a run stops."""
+"""Steps in a row that cannot be taken, after which a run stops."""
 
 STUCK = (
-    "The run stopped after {done} steps: in the last ones the loss was not finite and no step "
+    "The run stopped after {done} steps: in the last ones something was not finite and no step "
     "could be taken. Not finite is the {cause.parts}. The parameters are the last good ones. "
     "{cause.advice}."
 )
@@ -386,9 +387,7 @@ class SVI(infer.SVI):
         return result
 
     def _stuck(self, state: SVIState, losses: np.ndarray) -> bool:
-        """Whether step after step was rejected because the loss is not finite."""
-        if np.isfinite(losses[-1]):
-            return False
+        """Whether step after step was rejected: nothing else than what is not finite does that."""
         rejections = getattr(state.optim_state, "rejections", None)
         if rejections is None:
             return len(losses) == MAX_REJECTIONS and not np.any(np.isfinite(losses))
@@ -419,10 +418,12 @@ class SVI(infer.SVI):
         problem = self._initialised()
         key, step_key = jax.random.split(svi_state.rng_key)
         loss_key, metric_key, plate_key = jax.random.split(written_out(step_key), 3)
+        other_key = jax.random.fold_in(plate_key, 1)
         mutable = svi_state.mutable_state
         kwargs = {**kwargs, **self.static_kwargs}
         plain = Call(args, kwargs, {}, mutable or {})
-        call = problem.call(plate_key, args, kwargs, mutable)
+        called = (args, kwargs, mutable)
+        call = problem.call(plate_key, *called)
         drawn = partial(
             Losses.drawn, loss_key, self.loss, problem, plain, forward_mode=forward_mode
         )
@@ -430,19 +431,25 @@ class SVI(infer.SVI):
         if self.network is not None:
             losses = drawn()
             mean, gradient = losses.mean(svi_state.optim_state.current)
-            state = self.network.step(svi_state.optim_state, mean, gradient, call, metric_key)
+            state, taken = self.network.step(
+                svi_state.optim_state, mean, gradient, call, metric_key
+            )
             if mutable:
-                mutable = losses.written[0]
+                mutable = _accepted(taken, losses.written[0], mutable)
             return SVIState(state, mutable, key), mean * problem.num_data, None
 
         if self.rule is None:
             state = svi_state.optim_state
             rule = self._adaptive(state.accepted)
             metric = self._metric(rule.geometry.num_draws)
-            losses = drawn(with_scores=rule.geometry.many_solves)
+            # What is seen of single data must be seen by the gradient and by the metric.
+            calls = [call] if not problem.by_datum else [call, problem.call(other_key, *called)]
+            subsamples = [each.subsamples for each in calls] if problem.by_datum else []
+            losses = drawn(*subsamples, with_scores=rule.geometry.many_solves)
 
             def metric_at(parameters: Parameters) -> MetricHere:
-                return lambda: metric.operator(problem, parameters, call, metric_key)
+                make = lambda each: metric.operator(problem, parameters, each, metric_key)
+                return lambda: mean_of([make(each) for each in calls])
 
             state, info = rule.step(state, losses, metric_at)
             if mutable:

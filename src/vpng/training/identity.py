@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from vpng.threads import num_processors
 from vpng.version import __version__
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -114,15 +115,9 @@ def _environment() -> dict[str, str]:
         "jaxlib": version("jaxlib"),
         "platform": jax.default_backend(),
         "devices": str(jax.device_count()),
-        "threads": os.environ.get("NPROC") or str(_processors()),
+        "threads": os.environ.get("NPROC") or str(num_processors()),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }
-
-
-def _processors() -> int:
-    """Processors that this process may run on: XLA divides sums among as many threads."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _described(part: Any) -> str:

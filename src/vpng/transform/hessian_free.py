@@ -11,14 +11,16 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from vpng.checks import damping_value, finite_scalar, of_kind, positive_integer
+from vpng.checks import damping_value, finite_scalar, is_traced, of_kind, positive_integer
 from vpng.curvature import Outcome, SolveInfo
 from vpng.curvature.base import no_info, relative_norm, solve_info
 from vpng.curvature.truncated import truncated_conjugate_gradient
-from vpng.errors import InputError, expected
+from vpng.errors import expected
 from vpng.findings import Findings
 from vpng.objective import ELBO, Reparameterised, Schedule
 from vpng.problem import Parameters, Problem, Site
+from vpng.selection import Selection, unmasked
+from vpng.transform.masking import current, filled, of_problem
 
 Product = Callable[[Parameters], Parameters]
 
@@ -140,14 +142,15 @@ def scale_by_hessian_free(
     objective: ELBO = ELBO(),
     product: AbstractProduct = GaussNewton(),
     damping: Schedule | Float[Array, ""] | float = 1e-1,
-    max_steps: int = 20,
-    rtol: float = 1e-2,
+    max_steps: Int[Array, ""] | int = 20,
+    rtol: Float[Array, ""] | float = 1e-2,
 ) -> optax.GradientTransformationExtraArgs:
     """Replace the gradient g by (H + mu I)^-1 g, solved by truncated conjugate gradients.
 
     The iteration stops at the tolerance, at `max_steps` or at a direction of negative curvature,
     and returns what it has by then: always a descent direction. `update` needs `batch` and
-    `rng_key` by keyword.
+    `rng_key` by keyword, and `full_params` under `optax.masked` or `optax.multi_transform`: it then
+    solves with the block of H that belongs to the parameters left in place.
 
     Args:
         problem: the problem whose loss is minimised.
@@ -159,7 +162,7 @@ def scale_by_hessian_free(
     """
     of_kind("problem", problem, Problem, "a vpng.Problem")
     of_kind("product", product, AbstractProduct, "Hessian() or GaussNewton()")
-    positive_integer("max_steps", max_steps)
+    _check_max_steps(max_steps)
     finite_scalar("rtol", rtol, minimum=0.0, strict=False)
     if not callable(damping):
         damping_value(damping)
@@ -167,7 +170,8 @@ def scale_by_hessian_free(
         raise expected("objective.gradient", "Reparameterised()", objective.gradient)
 
     def init(params: Parameters) -> HessianFreeState:
-        return HessianFreeState(jnp.zeros((), jnp.int32), no_info(params), Findings.none([SOLVE]))
+        active = unmasked(of_problem(params))
+        return HessianFreeState(jnp.zeros((), jnp.int32), no_info(active), Findings.none([SOLVE]))
 
     def update(
         updates: Parameters,
@@ -176,17 +180,20 @@ def scale_by_hessian_free(
         *,
         batch: PyTree,
         rng_key: PRNGKeyArray,
+        full_params: Parameters | None = None,
         **extra_args: Any,
     ) -> tuple[Parameters, HessianFreeState]:
         del extra_args
-        if params is None:
-            raise InputError("params: expected the current parameters, got None.")
-        flat, unravel = ravel_pytree(updates)
-        apply = product.linearise(problem, objective, params, batch, rng_key, state.step)
-        mu = damping(state.step) if callable(damping) else damping
+        params = current(params)
+        selection = Selection.of(unmasked(params), params, full_params)
+        whole = selection.embed(selection.active)
+        flat, unravel = ravel_pytree(unmasked(updates))
+        full = product.linearise(problem, objective, whole, batch, rng_key, state.step)
+        block = _block(full, selection)
+        mu = jnp.asarray(damping(state.step) if callable(damping) else damping, flat.dtype)
 
         def damped(vector: Array) -> Array:
-            return ravel_pytree(apply(unravel(vector)))[0] + mu * vector
+            return ravel_pytree(block(unravel(vector)))[0] + mu * vector
 
         direction, iterations, converged = truncated_conjugate_gradient(
             damped, flat, max_steps=max_steps, rtol=rtol
@@ -201,6 +208,21 @@ def scale_by_hessian_free(
         finite = info.outcome != Outcome.not_finite
         direction = jnp.where(finite, direction, 0.0).astype(flat.dtype)
         findings = Findings.of([SOLVE], [~finite])
-        return unravel(direction), HessianFreeState(state.step + 1, info, findings)
+        moved = filled(unravel(direction), updates)
+        return moved, HessianFreeState(state.step + 1, info, findings)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _block(product: Product, selection: Selection) -> Product:
+    """The product with the rows and columns of the active parameters alone."""
+    still = jax.tree.map(jnp.zeros_like, selection.fixed)
+    return lambda active: selection.extract(product(eqx.combine(active, still)))
+
+
+def _check_max_steps(value: Any) -> None:
+    """Refuse a limit below one; `optax.inject_hyperparams` makes an array of it."""
+    is_number = isinstance(value, jax.Array) and value.ndim == 0
+    if is_number and jnp.issubdtype(value.dtype, jnp.integer):
+        value = 1 if is_traced(value) else int(value)
+    positive_integer("max_steps", value)

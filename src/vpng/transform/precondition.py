@@ -11,12 +11,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from vpng.curvature import AbstractCurvature, Outcome, SolveInfo, auto
 from vpng.curvature.base import no_info
 from vpng.damping import AbstractDamping, Situation, as_damping
-from vpng.errors import InputError, expected
+from vpng.errors import expected
 from vpng.findings import Findings
 from vpng.fisher import AbstractMetric, FisherOperator, Predictive, Variational
 from vpng.objective import Schedule
 from vpng.problem import Parameters, Problem
 from vpng.selection import Selection, unmasked, variational_part
+from vpng.transform.masking import current, filled, of_problem
 
 DEFAULT_DAMPING = 1e-3
 SOLVE = "solve with the metric"
@@ -46,7 +47,7 @@ def precondition(
     *,
     curvature: AbstractCurvature | None = None,
     damping: AbstractDamping | Schedule | Float[Array, ""] | float = DEFAULT_DAMPING,
-    select: Callable[[Parameters], Parameters] = lambda parameters: parameters,
+    select: Callable[[Parameters], Parameters] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Replace the gradient g by (F + mu I)^-1 g, with F the metric at the current parameters.
 
@@ -62,7 +63,7 @@ def precondition(
         curvature: how to represent and solve; chosen by shape if left out.
         damping: mu per datum: a number, a schedule or a rule.
         select: keeps the parameters to precondition and puts None for the rest, whose gradients
-            pass unchanged.
+            pass unchanged. All of them if left out.
 
     Returns:
         A transformation of gradients, to be chained with any rule for the step.
@@ -76,9 +77,11 @@ def precondition(
         raise expected("curvature", "a curvature such as Dense()", type(solver).__name__)
     rule = as_damping(damping)
 
+    def selected(tree: Parameters) -> Parameters:
+        return unmasked(tree) if select is None else select(unmasked(tree))
+
     def init(params: Parameters) -> PreconditionState:
-        _require_parameters(params)
-        active = select(unmasked(params))
+        active = selected(of_problem(params))
         return PreconditionState(
             jnp.zeros((), jnp.int32),
             solver.init(active),
@@ -98,10 +101,8 @@ def precondition(
         **extra_args: Any,
     ) -> tuple[Parameters, PreconditionState]:
         del extra_args
-        if params is None:
-            raise InputError("params: expected the current parameters, got None.")
-        _require_parameters(params)
-        selection = Selection.of(select(unmasked(params)), params, full_params)
+        params = current(params)
+        selection = Selection.of(selected(params), params, full_params)
         whole = selection.embed(selection.active)
         metric_key, damping_key = jax.random.split(rng_key)
 
@@ -111,7 +112,7 @@ def precondition(
 
         situation = Situation(state.step, problem, whole, batch, damping_key, here, selection)
         mu, damping_state = rule.update(state.damping, situation)
-        gradient = select(unmasked(updates))
+        gradient = selected(updates)
         solution = solver.solve(here, gradient, mu, state.curvature)
         finite = solution.info.outcome != Outcome.not_finite
         direction = jax.tree.map(
@@ -124,13 +125,7 @@ def precondition(
             damping_state,
             rule.failed(damping_state),
         )
-        preconditioned = jax.tree.map(
-            lambda new, old: old if new is None else new,
-            direction,
-            updates,
-            is_leaf=lambda node: node is None,
-        )
-        return preconditioned, PreconditionState(
+        return filled(direction, updates), PreconditionState(
             state.step + 1,
             solution.state,
             damping_state,
@@ -179,8 +174,3 @@ def scale_by_natural_gradient(
     return precondition(
         problem, chosen, curvature=curvature, damping=damping, select=variational_part
     )
-
-
-def _require_parameters(params: object) -> None:
-    if not isinstance(params, Parameters):
-        raise expected("params", "vpng.Parameters(variational, model)", type(params).__name__)
