@@ -417,7 +417,10 @@ class SVI(infer.SVI):
     ) -> tuple[SVIState, Array, AdaptiveInfo | None]:
         problem = self._initialised()
         key, step_key = jax.random.split(svi_state.rng_key)
-        loss_key, metric_key, plate_key = jax.random.split(written_out(step_key), 3)
+        # JAX draws some discrete values, which a guide then may have, with its own generator alone.
+        if not self.loss.can_infer_discrete:
+            step_key = written_out(step_key)
+        loss_key, metric_key, plate_key = jax.random.split(step_key, 3)
         other_key = jax.random.fold_in(plate_key, 1)
         mutable = svi_state.mutable_state
         kwargs = {**kwargs, **self.static_kwargs}
