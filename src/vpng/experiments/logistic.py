@@ -74,7 +74,7 @@ class LogisticConfig:
     average_last: int = 5
     seeds: int = 10
     learning_rates: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
-    dampings: tuple[float, ...] = (3e-4, 1e-2, 1e-1, 1.0)
+    dampings: tuple[float, ...] = (3e-4, 1e-2, 1.0)
     final_rate: float = 0.05
     initial_scale: float = 0.1
     data_seed: int = 0

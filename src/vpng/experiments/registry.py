@@ -91,7 +91,7 @@ EXPERIMENTS = {
         logistic.draw,
         ("seeds", "iterations", "budget", "methods"),
         logistic.METHODS,
-        {Preset.QUICK: {"seeds": 5, "learning_rates": (0.3, 1.0, 3.0), "dampings": (3e-4, 1e-2)}},
+        {Preset.QUICK: {"seeds": 5, "learning_rates": (0.3, 1.0, 3.0), "dampings": (3e-4, 1.0)}},
     ),
     "vae": _autoencoder(
         vae.VaeConfig,
