@@ -421,12 +421,10 @@ class SVI(infer.SVI):
         if not self.loss.can_infer_discrete:
             step_key = written_out(step_key)
         loss_key, metric_key, plate_key = jax.random.split(step_key, 3)
-        other_key = jax.random.fold_in(plate_key, 1)
         mutable = svi_state.mutable_state
         kwargs = {**kwargs, **self.static_kwargs}
         plain = Call(args, kwargs, {}, mutable or {})
-        called = (args, kwargs, mutable)
-        call = problem.call(plate_key, *called)
+        call = problem.call(plate_key, args, kwargs, mutable)
         drawn = partial(
             Losses.drawn, loss_key, self.loss, problem, plain, forward_mode=forward_mode
         )
@@ -446,8 +444,11 @@ class SVI(infer.SVI):
             rule = self._adaptive(state.accepted)
             metric = self._metric(rule.geometry.num_draws)
             # What is seen of single data must be seen by the gradient and by the metric.
-            calls = [call] if not problem.by_datum else [call, problem.call(other_key, *called)]
-            subsamples = [each.subsamples for each in calls] if problem.by_datum else []
+            calls, subsamples = [call], []
+            if problem.by_datum:
+                other_key = jax.random.fold_in(plate_key, 1)
+                calls.append(problem.call(other_key, args, kwargs, mutable))
+                subsamples = [each.subsamples for each in calls]
             losses = drawn(*subsamples, with_scores=rule.geometry.many_solves)
 
             def metric_at(parameters: Parameters) -> MetricHere:
