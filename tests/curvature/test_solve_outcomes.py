@@ -77,18 +77,32 @@ def test_fallbacks_are_tried_in_turn(count):
     """The first `count` fail: as many attempts are made, and the next one's direction is taken."""
     broken = jnp.full(2, jnp.nan)
     tried = [broken if i < count else jnp.full(2, float(i)) for i in range(4)]
-    attempts = [lambda direction=direction: direction for direction in tried[1:]]
+    attempts = [lambda _, direction=direction: direction for direction in tried[1:]]
 
     @jax.jit
-    def run(first, able):
-        return fall_back(first, lambda: able, attempts)
+    def run(first, factor):
+        return fall_back(first, factor, jnp.ones(2), attempts)
 
-    direction, number = run(tried[0], True)
+    direction, number = run(tried[0], jnp.eye(2))
     assert int(number) == count
     np.testing.assert_array_equal(direction, float(count))
     if count:
-        direction, _ = run(tried[0], False)
+        direction, _ = run(tried[0], jnp.full((2, 2), jnp.inf))
         assert np.isnan(np.asarray(direction)).all()
+
+
+@pytest.mark.parametrize("name", ["dense", "dual", "least squares"])
+def test_what_is_not_needed_is_not_computed(name):
+    """Eigenvalues are those of a fallback: they belong into the loop that is hardly ever entered.
+
+    They are the same in each of its turns, and a compiler that sees it takes them out of it.
+    """
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4)), jnp.float32)
+    several = jax.jit(jax.vmap(lambda rows: run(ALL[name], rows, jnp.ones(4), 0.1).direction))
+    program = several.lower(rows).compile().as_text()
+    assert "syevd" in program
+    entry = program[program.index("ENTRY") :]
+    assert "syevd" not in entry
 
 
 def test_lanes_fall_back_each_for_itself():

@@ -22,6 +22,7 @@ from vpng.adaptive.geometry import (
 from vpng.adaptive.stiffness import Stiffness
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
+from vpng.products import product
 
 LEAST_WEIGHT = 0.02
 """Of the metric of one minibatch in the average."""
@@ -102,7 +103,8 @@ class AveragedDense(AbstractGeometry[Averaged]):
         root = solve_triangular(factor, unit, lower=True) * scale
 
         def solve(*gradients: Parameters) -> Solved:
-            whitened = jnp.stack([ravel_pytree(gradient)[0] for gradient in gradients]) @ root.T
+            stacked = jnp.stack([ravel_pytree(gradient)[0] for gradient in gradients])
+            whitened = product(stacked, root.T)
             return Solved(unravel(whitened[0] @ root), products_of(whitened)[None])
 
         # Like the damping, stiffness is no part of the model that is judged.

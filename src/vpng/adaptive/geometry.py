@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
+from vpng.products import product
 
 State = TypeVar("State")
 
@@ -169,7 +170,7 @@ class AbstractGeometry(eqx.Module, Generic[State]):
 def products_of(whitened: Float[Array, "k ..."]) -> Float[Array, "k k"]:
     """Inner products of arrays along the first axis."""
     flat = whitened.reshape(whitened.shape[0], -1)
-    return flat @ flat.T
+    return product(flat, flat.T)
 
 
 def averaged(

@@ -45,6 +45,7 @@ from vpng.adaptive.geometry import (
 )
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
+from vpng.products import product
 
 
 class Factor(NamedTuple):
@@ -66,14 +67,6 @@ class Factor(NamedTuple):
         upper = jnp.linalg.cholesky(correlation[::-1, ::-1])[::-1, ::-1]
         return cls(matrix, solve_triangular(upper, unit) * scale)
 
-    def inner(self, columns: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """V applied to `columns`."""
-        return self.root @ columns
-
-    def outer(self, columns: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """V^T applied to `columns`."""
-        return self.root.T @ columns
-
     def trailing(self, start: int) -> "Factor":
         """Of the trailing block."""
         return Factor(self.matrix[start:, start:], self.root[start:, start:])
@@ -93,8 +86,10 @@ class AbstractScale(eqx.Module):
         """The size of a step of S relative to S, |S^-1 dS|."""
 
     @abstractmethod
-    def noise(self, scale: Float[Array, "..."], score: Float[Array, " d"]) -> Float[Array, " d"]:
-        """S^T h: the noise eps from the score h of the location, S^-T eps."""
+    def noises(
+        self, scale: Float[Array, "..."], scores: Float[Array, "K d"]
+    ) -> Float[Array, "K d"]:
+        """S^T h: the noise eps of every particle from its score h of the location, S^-T eps."""
 
     @abstractmethod
     def product(
@@ -147,8 +142,8 @@ class PerCoordinate(AbstractScale):
     def relative(self, scale: Float[Array, " d"], step: Float[Array, " d"]) -> Float[Array, ""]:
         return jnp.max(jnp.abs(step / scale))
 
-    def noise(self, scale: Float[Array, " d"], score: Float[Array, " d"]) -> Float[Array, " d"]:
-        return scale * score
+    def noises(self, scale: Float[Array, " d"], scores: Float[Array, "K d"]) -> Float[Array, "K d"]:
+        return scale * scores
 
     def product(
         self, locations: Float[Array, "K d"], noises: Float[Array, "K d"]
@@ -190,13 +185,15 @@ class Cholesky(AbstractScale):
     def relative(self, scale: Float[Array, "d d"], step: Float[Array, "d d"]) -> Float[Array, ""]:
         return jnp.sqrt(jnp.sum(solve_triangular(scale, step, lower=True) ** 2))
 
-    def noise(self, scale: Float[Array, "d d"], score: Float[Array, " d"]) -> Float[Array, " d"]:
-        return scale.T @ score
+    def noises(
+        self, scale: Float[Array, "d d"], scores: Float[Array, "K d"]
+    ) -> Float[Array, "K d"]:
+        return product(scores, scale)
 
     def product(
         self, locations: Float[Array, "K d"], noises: Float[Array, "K d"]
     ) -> Float[Array, "d d"]:
-        return jnp.tril(locations.T @ noises) / locations.shape[0]
+        return jnp.tril(product(locations.T, noises)) / locations.shape[0]
 
     def entropy(self, scale: Float[Array, "d d"]) -> Float[Array, "d d"]:
         return jnp.diag(1.0 / (self.num_data * jnp.diagonal(scale)))
@@ -209,12 +206,12 @@ class Cholesky(AbstractScale):
         self, factor: Factor, scale: Float[Array, "d d"], gradient: Float[Array, "d d"]
     ) -> Float[Array, "d d"]:
         # Column j is solved with G[j:, j:], whose V is a trailing block.
-        return self._damped(factor, scale, factor.inner(jnp.tril(gradient)))
+        return self._damped(factor, scale, product(factor.root, jnp.tril(gradient)))
 
     def unwhiten(
         self, factor: Factor, scale: Float[Array, "d d"], whitened: Float[Array, "d d"]
     ) -> Float[Array, "d d"]:
-        return jnp.tril(factor.outer(self._damped(factor, scale, whitened)))
+        return jnp.tril(product(factor.root.T, self._damped(factor, scale, whitened)))
 
     def _damped(
         self, factor: Factor, scale: Float[Array, "d d"], whitened: Float[Array, "d d"]
@@ -228,7 +225,7 @@ class Cholesky(AbstractScale):
         self, matrix: Float[Array, "d d"], scale: Float[Array, "d d"], step: Float[Array, "d d"]
     ) -> Float[Array, ""]:
         relative = jnp.diagonal(step) / jnp.diagonal(scale)
-        return jnp.sum(step * (matrix @ step)) + jnp.sum(relative**2) / self.num_data
+        return jnp.sum(step * product(matrix, step)) + jnp.sum(relative**2) / self.num_data
 
 
 class Averages(NamedTuple):
@@ -288,7 +285,7 @@ class LocationScale(AbstractGeometry[Averages]):
         everything = jax.vmap(lambda centre: ravel_pytree(centre)[0])
         flat = jax.vmap(lambda centre: ravel_pytree(centre[1])[0])
         scores = jax.tree.map(lambda leaf: leaf / self.kind.num_data, particles.scores)
-        noises = jax.vmap(lambda score: self.kind.noise(scale, score))(flat(particles.scores))
+        noises = self.kind.noises(scale, flat(particles.scores))
         pieces = lambda tree: jax.tree.map(by_half, (tree, flat(tree), noises))
         return Evaluation(
             particles.losses,
@@ -340,16 +337,17 @@ class LocationScale(AbstractGeometry[Averages]):
         _, pull = jax.vjp(unconstrain, constrained)
         scale, split = self.kind.join(constrained)
 
-        def whiten(gradient: Parameters) -> tuple[Array, Array]:
+        def whiten_scale(gradient: Parameters) -> Array:
             (pulled,) = pull(self._raw(gradient))
-            centre = factor.inner(self._centre(gradient)[0][:, None])
-            return centre, self.kind.whiten(latents, scale, self.kind.join(pulled)[0])
+            return self.kind.whiten(latents, scale, self.kind.join(pulled)[0])
 
         def solve(*gradients: Parameters) -> Solved:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *gradients)
-            centres, scales = jax.vmap(whiten)(stacked)
+            scales = jax.vmap(whiten_scale)(stacked)
+            flat = jnp.stack([self._centre(gradient)[0] for gradient in gradients])
+            centres = product(flat, factor.root.T)
             _, unravel = self._centre(params)
-            model, locations = unravel(factor.outer(centres[0])[:, 0])
+            model, locations = unravel(product(centres[:1], factor.root)[0])
             moved = split(self.kind.unwhiten(latents, scale, scales[0]))
             _, raw = jax.jvp(unconstrain, (constrained,), (moved,))
             found = dict(zip((*self.locations, *self.scales), (*locations, *raw), strict=True))

@@ -41,6 +41,7 @@ from vpng.adaptive.geometry import (
 )
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
+from vpng.products import product
 
 
 class Regression(NamedTuple):
@@ -277,7 +278,8 @@ class Adaptive(eqx.Module):
         rest = gradients - state.regression.coefficient[0] * scores
         rest = rest - jnp.mean(rest, axis=0)
         count = rest.shape[0]
-        covariance = rest.T @ rest * (self.num_data / (self.quiet * count * (count - 1)))
+        weight = self.num_data / (self.quiet * count * (count - 1))
+        covariance = weight * product(rest.T, rest)
         # What is signal now was noise of another place: it must not slow down the way.
         part = (1.0 - _certain(state)[0]) ** 3
         return NoiseHere(covariance, jnp.where(accepted, 1.0 / state.memory[0], 0.0), part)

@@ -1,6 +1,7 @@
 """Curvatures that factorise a matrix: no curvature, its diagonal, P x P, least squares, M x M."""
 
 from collections.abc import Callable
+from functools import partial
 from numbers import Integral
 
 import equinox as eqx
@@ -13,7 +14,6 @@ from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, relativ
 from vpng.curvature.fallback import CLIPPED, by_products, clipped, fall_back, inverted, raised
 from vpng.distributed.layout import by_columns
 from vpng.errors import expected
-from vpng.findings import all_finite
 
 
 class _Direct(AbstractCurvature[tuple[()]]):
@@ -78,7 +78,7 @@ class Dense(_Direct):
         matrix = _shifted(fisher, mu)
         factor = jnp.linalg.cholesky(matrix)
         direction, fallbacks = _or_fall_back(
-            cho_solve((factor, True), flat), lambda: fisher, mu, flat
+            cho_solve((factor, True), flat), fisher, lambda matrix: matrix, mu, flat
         )
         residual = relative_norm(matrix @ direction - flat, flat)
         condition = _condition(jnp.diagonal(factor))
@@ -106,7 +106,8 @@ class LeastSquares(_Direct):
         triangle = jnp.linalg.qr(jnp.concatenate([rows, ridge]), mode="r")
         direction, fallbacks = _or_fall_back(
             solve_triangular(triangle, solve_triangular(triangle, flat, trans="T")),
-            lambda: rows.T @ rows,
+            rows,
+            lambda rows: rows.T @ rows,
             mu,
             flat,
         )
@@ -150,9 +151,14 @@ class Dual(_Direct):
         def push_through(vector: Array) -> Array:
             return (vector - rows.T @ cho_solve((factor, True), rows @ vector)) / mu
 
-        def fallen_back(inverse: Callable[..., Array]) -> Array:
+        def fallen_back(inverse: Callable[..., Array], rows: Array) -> Array:
+            gram = rows @ rows.T
             more = raised(gram, mu)
             return (flat - rows.T @ inverse(gram, more, rows @ flat)) / more
+
+        def iterated(rows: Array) -> Array:
+            more = raised(rows @ rows.T, mu)
+            return by_products(lambda v: rows.T @ (rows @ v) + more * v, flat)
 
         def remainder(direction: Array) -> Array:
             return flat - rows.T @ (rows @ direction) - mu * direction
@@ -162,12 +168,9 @@ class Dual(_Direct):
             direction = direction + push_through(remainder(direction))
         direction, fallbacks = fall_back(
             direction,
-            lambda: all_finite(gram) & all_finite(flat),
-            [
-                lambda: fallen_back(inverted),
-                lambda: fallen_back(clipped),
-                lambda: by_products(lambda v: rows.T @ (rows @ v) + raised(gram, mu) * v, flat),
-            ],
+            rows,
+            flat,
+            [partial(fallen_back, inverted), partial(fallen_back, clipped), iterated],
         )
         pivots = jnp.diagonal(factor)
         condition = (jnp.max(pivots) / jnp.sqrt(mu)) ** 2
@@ -178,23 +181,25 @@ class Dual(_Direct):
 
 def _or_fall_back(
     direction: Float[Array, " P"],
-    matrix: Callable[[], Float[Array, "P P"]],
+    factor: Float[Array, "M P"],
+    matrix_of: Callable[[Float[Array, "M P"]], Float[Array, "P P"]],
     damping: Float[Array, ""],
     gradient: Float[Array, " P"],
 ) -> tuple[Float[Array, " P"], Int[Array, ""]]:
     """`direction`, or one from the matrix with more damping, and the number of fallbacks."""
 
-    def solved(inverse: Callable[..., Array]) -> Array:
-        found = matrix()
-        return inverse(found, raised(found, damping), gradient)
+    def solved(inverse: Callable[..., Array], factor: Array) -> Array:
+        matrix = matrix_of(factor)
+        return inverse(matrix, raised(matrix, damping), gradient)
 
     def iterated(matrix: Array, damping: Array, vector: Array) -> Array:
         return by_products(lambda v: matrix @ v + damping * v, vector)
 
     return fall_back(
         direction,
-        lambda: all_finite(matrix()) & all_finite(gradient),
-        [lambda inverse=inverse: solved(inverse) for inverse in (inverted, clipped, iterated)],
+        factor,
+        gradient,
+        [partial(solved, inverse) for inverse in (inverted, clipped, iterated)],
     )
 
 

@@ -44,8 +44,9 @@ def clipped(
 
 def fall_back(
     direction: Float[Array, " n"],
-    usable: Callable[[], Bool[Array, ""]],
-    attempts: Sequence[Callable[[], Float[Array, " n"]]],
+    factor: Float[Array, "m n"],
+    gradient: Float[Array, " n"],
+    attempts: Sequence[Callable[[Float[Array, "m n"]], Float[Array, " n"]]],
 ) -> tuple[Float[Array, " n"], Int[Array, ""]]:
     """`direction`, or that of the first attempt that is finite, and the number of attempts.
 
@@ -53,8 +54,9 @@ def fall_back(
 
     Args:
         direction: of the factorisation.
-        usable: whether what was factorised was finite; if not there is nothing to attempt.
-        attempts: in their order.
+        factor: F or rows of it; if it is not finite there is nothing to attempt.
+        gradient: nor if this is not.
+        attempts: in their order, functions of `factor`.
     """
 
     def failing(carry: tuple[Array, Array]) -> Bool[Array, ""]:
@@ -63,9 +65,12 @@ def fall_back(
 
     def attempt(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         direction, count = carry
-        able = usable()
+        able = all_finite(factor) & all_finite(gradient)
+        # Tied to the count, or the compiler would see that the attempts are the same in every turn
+        # and make all of them before the loop.
+        here, count = jax.lax.optimization_barrier((factor, count))
         # Nothing but the first is evaluated for a matrix that is not finite.
-        found = jax.lax.switch(jnp.where(able, count, 0), attempts)
+        found = jax.lax.switch(jnp.where(able, count, 0), attempts, here)
         return (
             jnp.where(able, found, direction).astype(direction.dtype),
             jnp.where(able, count + 1, len(attempts)),

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from vpng.problem import leaves_in_use
+from vpng.products import product
 
 _DENSE_FROM_ROWS_LIMIT = 2**26
 """Largest M x P factor (entries) that `to_dense` builds; beyond it columns are made by products."""
@@ -131,7 +132,7 @@ class Bottleneck(NamedTuple):
                 return of_leaves([next(rest) if here else leaf for leaf, here in pairs], draws)
 
             factor = Traced.of(outer, moving).jacobian()
-            return factor.T @ factor
+            return product(factor.T, factor)
 
         def inner(vector: Array) -> Array:
             kept = keep(jax.tree.leaves(self.inner(unravel(vector))))
@@ -239,11 +240,11 @@ class FisherOperator:
         traced = Traced.of(self.row_function, self.parameters)
         if traced.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
             factor = traced.jacobian() if self.by_datum is None else self.rows()
-            return factor.T @ factor
+            return product(factor.T, factor)
         flat, unravel = ravel_pytree(self.parameters)
         basis = jnp.eye(flat.size, dtype=flat.dtype)
-        product = self.product()
-        return jax.lax.map(lambda e: ravel_pytree(product(unravel(e)))[0], basis, batch_size=16)
+        times = self.product()
+        return jax.lax.map(lambda e: ravel_pytree(times(unravel(e)))[0], basis, batch_size=16)
 
     def diagonal(self) -> Float[Array, "P"]:
         """The diagonal of F."""
