@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from vpng.interrupts import stop_if_interrupted
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem
+from vpng.random import written_out
 from vpng.threads import num_processors
 from vpng.training import AbstractData, Batches, TrainState, init_state, make_step
 
@@ -80,7 +81,7 @@ def sweep(
 
     def start(point: PyTree, seed: Array) -> TrainState:
         init_key, run_key = jax.random.split(jax.random.key(seed))
-        return init_state(run_key, init(init_key), optimizer_of(point), batches)
+        return init_state(written_out(run_key), init(init_key), optimizer_of(point), batches)
 
     def advance(
         point: PyTree, state: TrainState, data: AbstractData, length: Array
@@ -162,7 +163,19 @@ def _joined(parts: Sequence[PyTree], num_lanes: int) -> PyTree:
 
 
 def area_under_curve(scores: Float[Array, " n"], labels: Float[Array, " n"]) -> Float[Array, ""]:
-    """The area under the ROC curve: the chance that a positive outscores a negative, ties half."""
-    higher = (scores[:, None] > scores[None, :]) + 0.5 * (scores[:, None] == scores[None, :])
-    pairs = labels[:, None] * (1.0 - labels[None, :])
-    return jnp.sum(pairs * higher) / jnp.sum(pairs)
+    """The area under the ROC curve: the chance that a positive outscores a negative, ties half.
+
+    From the ranks of the positives, equal scores at the middle of theirs; NaN if a score is.
+    """
+    count = scores.shape[0]
+    scores, labels = jax.lax.sort((scores, labels), num_keys=1)
+    place = jnp.arange(count)
+    differs = scores[1:] != scores[:-1]
+    begins = jnp.concatenate([jnp.ones(1, bool), differs])
+    ends = jnp.concatenate([differs, jnp.ones(1, bool)])
+    first = jax.lax.cummax(jnp.where(begins, place, 0))
+    last = jax.lax.cummin(jnp.where(ends, place, count), reverse=True)
+    positives = jnp.sum(labels)
+    below = jnp.sum(labels * (first + last)) / 2 - positives * (positives - 1) / 2
+    area = below / (positives * (count - positives))
+    return jnp.where(jnp.any(jnp.isnan(scores)), jnp.nan, area)
