@@ -38,6 +38,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("vpng")
+# pytest --hypothesis-profile thorough: other examples every time, and many.
+settings.register_profile(
+    "thorough", settings.get_profile("vpng"), derandomize=False, max_examples=100
+)
 
 
 TAKE_LONGEST = ("distributed/", "training/test_killed_runs", "cli/", "numpyro/")

@@ -93,8 +93,8 @@ class ScoreFunction(AbstractGradient):
     latents use the terms of their own datum alone. Needs at least two particles.
 
     The curvature of such lambda: their predictive Fisher is zero, since no gradient flows through
-    z, so precondition with `Predictive() + Variational()`: theta gets the predictive Fisher, lambda
-    the classic F_q.
+    z, so `scale_by_vpng` takes `Predictive() + Variational()` for them unless told otherwise: theta
+    gets the predictive Fisher, lambda the classic F_q.
     """
 
     def surrogate(

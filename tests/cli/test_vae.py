@@ -33,6 +33,7 @@ def results():
     return EXPERIMENTS["vae"].run(TINY, Session())
 
 
+@pytest.mark.endurance
 def test_every_method_has_a_summary_and_curves(results):
     assert set(results.summary) == {"gradient", "vpng"}
     keys = {"test_elbo", "train_elbo", "iterations", "seconds_per_iteration"}
@@ -44,17 +45,20 @@ def test_every_method_has_a_summary_and_curves(results):
         assert np.isfinite(run.curves["test_elbo"]).all()
 
 
+@pytest.mark.endurance
 def test_the_step_size_is_chosen_on_the_training_elbo(results):
     for name, points in results.extra["grid"].items():
         best = max(points, key=lambda point: point["train_elbo"])
         assert results.summary[name]["best_learning_rate"] == best["learning_rate"]
 
 
+@pytest.mark.endurance
 def test_seventy_steps_of_vpng_beat_seventy_of_the_gradient(results):
     elbo = {name: entry["train_elbo"] for name, entry in results.summary.items()}
     assert elbo["vpng"] > elbo["gradient"]
 
 
+@pytest.mark.endurance
 def test_files_are_written(results, tmp_path):
     paths = EXPERIMENTS["vae"].draw(results, tmp_path)
     assert {path.name for path in paths} == {

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from problems_for_tests import GlobalProblem, LocalProblem, random_problem
-from vpng import ELBO, Dense, LeastSquares, Parameters, Predictive, precondition
+from vpng import ELBO, Dense, LeastSquares, Parameters, Predictive, Variational, precondition
 from vpng.problems import LinearLatent, LogisticRegression, MeanField
 
 NUM_KEYS = 3000
@@ -111,18 +111,22 @@ class AffineLogistic(LogisticRegression):
 
 
 @eqx.filter_jit
-def direction(problem, parameters, batch, key, curvature):
+def direction(problem, parameters, batch, key, curvature, metric=Predictive()):
     """(F + 0 I)^-1 g with the loss's gradient, by the public transformation."""
-    transformation = precondition(problem, Predictive(), curvature=curvature, damping=0.0)
+    transformation = precondition(problem, metric, curvature=curvature, damping=0.0)
     _, gradient = ELBO().estimate_and_gradient(key, problem, parameters, batch)
     state = transformation.init(parameters)
     return transformation.update(gradient, state, parameters, batch=batch, rng_key=key)[0]
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("curvature", [Dense(), LeastSquares()], ids=["dense", "least squares"])
+@pytest.mark.parametrize(
+    ("metric", "curvature"),
+    [(Predictive(), Dense()), (Predictive(), LeastSquares()), (Variational(), Dense())],
+    ids=["F_r, dense", "F_r, least squares", "F_q, dense"],
+)
 @given(seed=st.integers(0, 1000))
-def test_direction_is_covariant_under_affine_changes_of_parameters(curvature, seed):
+def test_direction_is_covariant_under_affine_changes_of_parameters(metric, curvature, seed):
     """lambda = A lambda' + b with the damping at zero: direction = A direction'."""
     generator = np.random.default_rng(seed)
     covariates, labels = generator.normal(size=(20, 2)), generator.integers(0, 2, 20)
@@ -134,8 +138,8 @@ def test_direction_is_covariant_under_affine_changes_of_parameters(curvature, se
     affine = AffineLogistic(num_data=20, matrix=jax.device_put(change), shift=jax.device_put(shift))
     key = jax.random.key(seed)
     here = Parameters(MeanField(old[:2], old[2:]))
-    first = direction(problem, here, batch, key, curvature)
-    second = direction(affine, Parameters(new), batch, key, curvature)
+    first = direction(problem, here, batch, key, curvature, metric)
+    second = direction(affine, Parameters(new), batch, key, curvature, metric)
     wanted = np.concatenate([first.variational.loc, first.variational.log_scale])
     np.testing.assert_allclose(change @ second.variational, wanted, rtol=1e-6, atol=1e-8)
 

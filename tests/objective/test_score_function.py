@@ -14,7 +14,15 @@ from jax.flatten_util import ravel_pytree
 from scipy.special import expit
 
 from problems_for_tests import SwitchGlobal, SwitchLocal
-from vpng import ELBO, InputError, Parameters, Predictive, ScoreFunction, Variational
+from vpng import (
+    ELBO,
+    InputError,
+    Parameters,
+    Predictive,
+    ScoreFunction,
+    Variational,
+    scale_by_vpng,
+)
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -171,3 +179,25 @@ def test_the_documented_curvature_of_such_parameters(kind):
     np.testing.assert_allclose(both[:2, :2], wanted_q, rtol=1e-10)
     # 4,000 draws of a binary variable: a standard error of at most 0.008 (less for 3 data).
     np.testing.assert_allclose(both[2:, 2:], wanted_r, atol=0.04)
+
+
+def test_that_curvature_is_the_default():
+    problem, p, data = SwitchGlobal(num_data=3), parameters(), jax.device_put(DATA)
+    gradient = jax.tree.map(jnp.ones_like, p)
+
+    @jax.jit
+    def directions(p):
+        metrics = None, Predictive() + Variational(), Predictive()
+        rules = [scale_by_vpng(problem, metric=metric, damping=1e-3) for metric in metrics]
+        extras = {"batch": data, "rng_key": jax.random.key(0)}
+        return [rule.update(gradient, rule.init(p), p, **extras)[0] for rule in rules]
+
+    default, both, predictive = map(ravel_numpy, directions(p))
+    np.testing.assert_array_equal(default, both)
+    # F_r alone leaves lambda to the damping.
+    np.testing.assert_allclose(predictive[:2], 1e3)
+    assert np.abs(default[:2]).max() < 100
+
+
+def ravel_numpy(tree):
+    return np.asarray(ravel_pytree(tree)[0])

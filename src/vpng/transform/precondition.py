@@ -136,6 +136,21 @@ def precondition(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
+class _ByProblem(AbstractMetric):
+    """`Predictive()`, with `Variational()` for an approximation that cannot be reparameterised.
+
+    No gradient flows through the latents of such a one: F_r says nothing of its parameters, whose
+    gradient would be divided by the damping alone.
+    """
+
+    def operator(
+        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+    ) -> FisherOperator:
+        flows = problem.reparameterised(parameters.variational, batch)
+        metric = Predictive() if flows else Predictive() + Variational()
+        return metric.operator(problem, parameters, batch, rng_key)
+
+
 def scale_by_vpng(
     problem: Problem,
     *,
@@ -147,11 +162,12 @@ def scale_by_vpng(
 
     Args:
         problem: the problem whose loss is minimised.
-        metric: `Predictive()` unless given.
+        metric: `Predictive()` unless given, and `Predictive() + Variational()` for an
+            approximation that cannot be reparameterised.
         curvature: see `precondition`.
         damping: see `precondition`.
     """
-    chosen = Predictive() if metric is None else metric
+    chosen = _ByProblem() if metric is None else metric
     return precondition(problem, chosen, curvature=curvature, damping=damping)
 
 
