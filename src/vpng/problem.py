@@ -205,7 +205,7 @@ class Problem(eqx.Module):
 
         def parameters_of_sites(model: PyTree, latent: PyTree) -> list[list[Array]]:
             sites = self.prior_sites(model, latent, batch)
-            return [floating_leaves(site.distribution) for site in sites]
+            return [parameters_of(site.distribution, site.value) for site in sites]
 
         return [not any(used) for used in leaves_in_use(parameters_of_sites, model, latent)]
 
@@ -321,13 +321,18 @@ def _reads_latent(problem: Problem, parameters: Parameters, batch: PyTree) -> bo
     return depends(total, latent)
 
 
-def floating_leaves(tree: PyTree) -> list[Array]:
-    """The leaves of a pytree that can carry a gradient."""
-    return [
-        jnp.asarray(leaf)
-        for leaf in jax.tree.leaves(tree)
-        if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-    ]
+def parameters_of(distribution: dist.Distribution, value: Array) -> list[Array]:
+    """What a distribution depends on: its leaves that can carry a gradient.
+
+    A user's transform that cannot be flattened hides its arrays; the density of some value, of the
+    shape of `value`, depends on them.
+    """
+    try:
+        leaves = jax.tree.leaves(distribution)
+    except NotImplementedError:
+        return [distribution.log_prob(jnp.zeros(jnp.shape(value), jnp.result_type(value)))]
+    floating = lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    return [jnp.asarray(leaf) for leaf in leaves if floating(leaf)]
 
 
 def depends(function: Callable[..., PyTree], *arguments: PyTree) -> bool:

@@ -15,7 +15,9 @@ import vpng.fisher.operator as operator_module
 from problems_for_tests import random_problem
 from vpng import Exact, InputError, Parameters, Predictive, Probed, Sampled, Variational
 from vpng.fisher.operator import Bottleneck, Traced, _parts
+from vpng.fisher.whiten import Whitened
 from vpng.numpyro.problem import Call, TracedProblem
+from vpng.problems import LogisticRegression, MeanField
 from vpng.selection import Selection, variational_part
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -219,23 +221,60 @@ def test_what_does_not_depend_on_a_leaf_is_not_pushed_along_with_it():
     assert count(lambda: Traced.of(kernel_rows, LATENT).jacobian()) == 0
 
 
+def plain(rows):
+    return Whitened(jnp.ones(rows.size), rows)
+
+
 def test_one_vector_of_parameters_is_taken_through_the_parts_of_what_it_makes():
     @jax.jit
     def grams():
         flat, unravel = ravel_pytree(LATENT)
         inner = lambda vector: jax.tree.map(lambda leaf: leaf[None], unravel(jnp.sinh(vector)))
         point = jnp.arcsinh(flat)
-        bottleneck = Bottleneck(inner(point), inner, lambda latent, _: kernel_rows(latent), ())
+        outer = lambda latent, _: plain(kernel_rows(latent))
+        bottleneck = Bottleneck(inner(point), inner, outer, ())
         assert bottleneck.is_cheaper(point)
         many = bottleneck._replace(middle={"white": np.ones((1, 30)), "other": np.ones((1, 1000))})
         assert not many.is_cheaper(point)
-        blind = bottleneck._replace(outer=lambda latent, _: jnp.zeros(2))
+        blind = bottleneck._replace(outer=lambda latent, _: plain(jnp.zeros(2)))
         jacobian = jax.jacfwd(lambda v: kernel_rows(unravel(jnp.sinh(v))))(point)
         return bottleneck.gram(point), jacobian, blind.gram(point)
 
     found, jacobian, blind = map(np.asarray, grams())
     np.testing.assert_allclose(found, jacobian.T @ jacobian, rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(blind, np.zeros((34, 34)))
+
+
+@pytest.mark.parametrize("limit", [2**22, 1], ids=["pairs of columns", "one by one"])
+def test_a_linear_predictor_has_one_jacobian_for_all_particles(limit, monkeypatch):
+    monkeypatch.setattr(operator_module, "_PAIRS_LIMIT", limit)
+    generator = np.random.default_rng(0)
+    covariates, labels = generator.normal(size=(7, 3)), generator.integers(0, 2, 7)
+    problem, batch = LogisticRegression.create(covariates, labels, intercept=False)
+    here = Parameters(MeanField(jnp.arange(3.0), jnp.array([0.5, -0.1, 0.2])))
+
+    def both(parameters):
+        operator = Predictive(num_particles=5).operator(
+            problem, parameters, batch, jax.random.key(KEY)
+        )
+        return operator.to_dense(), operator.rows()
+
+    dense, rows = map(np.asarray, jax.jit(both)(here))
+    np.testing.assert_allclose(dense, rows.T @ rows, rtol=1e-10, atol=1e-12)
+    traced = str(jax.make_jaxpr(lambda here: both(here)[0])(here))
+    if limit > 1:
+        assert "f64[5,7,3]" not in traced
+
+
+def test_weights_that_overflow_when_they_are_squared():
+    """Columns as small as the weights are large: the products are of order one."""
+    jacobian = np.array([[1.0, 2.0], [-1.0, 0.5], [3.0, 1.0]], np.float32) * np.float32(1e-25)
+    weights = np.array([[1.0, 2.0, 0.5], [0.0, 0.0, 0.0]], np.float32) * np.float32(1e25)
+    found = jax.jit(operator_module._weighted_grams)(weights, jacobian)
+    rows = weights[0, :, None].astype(float) * jacobian
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[0], rows.T @ rows, rtol=1e-5)
+    np.testing.assert_array_equal(found[1], 0.0)
 
 
 def test_a_matrix_too_large_for_its_factor_is_made_by_products(monkeypatch):

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
-from numpyro.distributions import constraints
+from numpyro.distributions import constraints, transforms
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, autoguide
 from scipy import stats
 from scipy.special import expit
@@ -88,9 +88,28 @@ class Tent(dist.Distribution):
         return -jnp.abs(value - self.loc) - jnp.log(2.0)
 
 
+class Stretch(transforms.Transform):
+    """Times a number that nobody sees: it cannot be flattened."""
+
+    domain = codomain = constraints.real
+
+    def __init__(self, factor):
+        self._factor = factor
+
+    def __call__(self, x):
+        return self._factor * x
+
+    def _inverse(self, y):
+        return y / self._factor
+
+    def log_abs_det_jacobian(self, x, y, intermediates=None):
+        return jnp.broadcast_to(jnp.log(self._factor), jnp.shape(x))
+
+
 def unusual(values):
     location = numpyro.sample("location", dist.Normal(0, 5))
-    other = numpyro.sample("other", dist.Normal(0, 5))
+    stretched = dist.TransformedDistribution(dist.Normal(0, 5), Stretch(jnp.cosh(location / 9.0)))
+    other = numpyro.sample("other", stretched)
     numpyro.factor("pull", -0.5 * (other - 3.0) ** 2)
     with numpyro.plate("data", 6):
         numpyro.sample("tent", Tent(jnp.broadcast_to(location, 6)), obs=values)
@@ -121,6 +140,8 @@ def test_features_of_models(name):
         result = svi.run(KEY, 50, *data, init_state=state, progress_bar=False)
     assert np.all(np.isfinite(result.losses))
     assert np.mean(result.losses[-5:]) < result.losses[0] - 5.0
+    if name == "unusual":
+        assert svi.problem.root_names == {"location"}
     mentioned = [str(w.message) for w in said if "numpyro.factor" in str(w.message)]
     assert len(mentioned) == (name == "unusual")
     assert all("'pull'" in message for message in mentioned)

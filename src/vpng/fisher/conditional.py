@@ -22,25 +22,25 @@ from jaxtyping import Array, Float
 from numpyro.distributions.transforms import biject_to
 
 from vpng.fisher.unwrap import core_of
-from vpng.fisher.whiten import has_closed_form, whiten
+from vpng.fisher.whiten import Whitened, has_closed_form, whitened
 
 _LOCATION = (dist.Normal, dist.StudentT, dist.Cauchy, dist.Laplace, dist.Logistic)
 _SCALE = {dist.HalfNormal: "scale", dist.HalfCauchy: "scale"}
 _RATE = {dist.Exponential: "rate", dist.Gamma: "rate"}
 
 
-def joint_rows(distribution: dist.Distribution, value: Array) -> Float[Array, "..."] | None:
+def joint_rows(distribution: dist.Distribution, value: Array) -> Whitened | None:
     """Rows of the joint information, shape `batch_shape + (...)`; None without a closed form."""
     core = core_of(distribution, value)
     absorb = None if core is None else _absorption(type(core.distribution))
     if core is None or absorb is None or not has_closed_form(core.distribution):
         return None
     moved = absorb(core.distribution, core.value)
-    rows = whiten(_full_size(core.distribution, moved.batch_shape), moved)
-    if core.mask is not None:
-        trailing = (1,) * (rows.ndim - len(moved.batch_shape))
-        rows = rows * core.mask.reshape(core.mask.shape + trailing)
-    return rows
+    joint = whitened(_full_size(core.distribution, moved.batch_shape), moved)
+    if core.mask is None:
+        return joint
+    trailing = (1,) * (joint.coordinates.ndim - len(moved.batch_shape))
+    return joint.times(core.mask.reshape(core.mask.shape + trailing))
 
 
 def sampled_scores(

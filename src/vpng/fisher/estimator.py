@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from vpng.checks import positive_integer
 from vpng.fisher.conditional import joint_rows, sampled_scores
 from vpng.fisher.misfit import scaled_by_misfit
-from vpng.fisher.whiten import has_closed_form, whiten
+from vpng.fisher.whiten import Whitened, has_closed_form, whitened
 from vpng.problem import Site
 from vpng.random import with_loop
 
@@ -36,6 +36,11 @@ class AbstractEstimator(eqx.Module):
     @abstractmethod
     def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
         """Rows of one site, shape `batch_shape + (...)`, weighted by the root of its scale."""
+
+    def in_factors(self, site: Site, draws: PyTree) -> Whitened:
+        """The same rows, what is held fixed apart from the rest where that is known."""
+        rows = self.rows(site, draws)
+        return Whitened(jnp.ones((), rows.dtype), rows)
 
 
 class Sampled(AbstractEstimator):
@@ -100,12 +105,15 @@ class Exact(AbstractEstimator):
         return self.fallback.draw(rng_key, site)
 
     def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
+        return self.in_factors(site, draws).rows
+
+    def in_factors(self, site: Site, draws: PyTree) -> Whitened:
         whitened = _closed_form(site)
-        if whitened is not None:
-            if self.with_misfit:
-                whitened = scaled_by_misfit(whitened, site.distribution, site.value)
-            return weighted(whitened, site)
-        return self.fallback.rows(site, draws)
+        if whitened is None:
+            return self.fallback.in_factors(site, draws)
+        if self.with_misfit:
+            whitened = scaled_by_misfit(whitened, site.distribution, site.value)
+        return whitened.times(_weight(whitened.coordinates, site))
 
 
 class Probed(AbstractEstimator):
@@ -132,29 +140,30 @@ class Probed(AbstractEstimator):
         return Sampled(self.num_probes, self.pool_particles)
 
     def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
-        whitened = jax.eval_shape(lambda: _closed_form(site))
-        if whitened is None:
+        closed = jax.eval_shape(lambda: _closed_form(site))
+        if closed is None:
             return self._fallback.draw(rng_key, site)
+        whitened = closed.coordinates
         batch_dims = len(site.distribution.batch_shape)
         shape = (*whitened.shape[:batch_dims], self.num_probes, *whitened.shape[batch_dims:])
         return jax.random.rademacher(rng_key, shape, dtype=whitened.dtype)
 
     def rows(self, site: Site, draws: PyTree) -> Float[Array, "..."]:
-        whitened = _closed_form(site)
-        if whitened is None:
+        closed = _closed_form(site)
+        if closed is None:
             return self._fallback.rows(site, draws)
         batch_dims = len(site.distribution.batch_shape)
-        whitened = jnp.expand_dims(whitened, batch_dims)
+        whitened = jnp.expand_dims(closed.rows, batch_dims)
         summed = jnp.sum(whitened * draws, axis=tuple(range(batch_dims + 1, whitened.ndim)))
         return weighted(summed, site) / jnp.sqrt(self.num_probes)
 
 
-def _closed_form(site: Site) -> Array | None:
+def _closed_form(site: Site) -> Whitened | None:
     if site.moving:
         return joint_rows(site.distribution, site.value)
     if not has_closed_form(site.distribution):
         return None
-    return whiten(site.distribution, site.distribution)
+    return whitened(site.distribution, site.distribution)
 
 
 def _samples(rng_key: PRNGKeyArray, distribution: dist.Distribution, count: int) -> Array | None:
@@ -184,8 +193,13 @@ def _mention_without_samples(family: type) -> None:
 
 def weighted(rows: Array, site: Site) -> Array:
     """Rows of one site, its batch first, times the root of its scale."""
+    return rows * _weight(rows, site)
+
+
+def _weight(rows: Array, site: Site) -> Array:
+    """The root of the site's scale, in a shape that rows can be multiplied by."""
     weight = jnp.sqrt(jnp.asarray(site.scale, dtype=rows.dtype))
     if weight.ndim == 0:
-        return weight * rows
+        return weight
     weight = jnp.broadcast_to(weight, site.distribution.batch_shape)
-    return rows * weight.reshape(weight.shape + (1,) * (rows.ndim - weight.ndim))
+    return weight.reshape(weight.shape + (1,) * (rows.ndim - weight.ndim))

@@ -12,6 +12,7 @@ from vpng.distributed.layout import by_rows
 from vpng.fisher.entropy import entropy_rows
 from vpng.fisher.estimator import AbstractEstimator, Exact, weighted
 from vpng.fisher.operator import Bottleneck, ByDatum, FisherOperator
+from vpng.fisher.whiten import Whitened
 from vpng.problem import Parameters, Problem, Site
 
 
@@ -240,6 +241,17 @@ def _operator(
             return jnp.concatenate([row.ravel() for row in rows])
         return jnp.concatenate([row.reshape(size, -1) for row in rows], axis=1)
 
+    def in_factors(middle: PyTree, draws: list[PyTree]) -> Whitened:
+        pairs = zip(sites(middle, batch), draws, strict=True)
+        every = [estimator.in_factors(site, draw) for site, draw in pairs]
+        if not every:
+            return Whitened(jnp.zeros(0), jnp.zeros(0))
+        full = lambda part: jnp.broadcast_to(part.weights, part.coordinates.shape).ravel()
+        return Whitened(
+            jnp.concatenate([full(part) for part in every]) / jnp.sqrt(num_particles),
+            jnp.concatenate([part.coordinates.ravel() for part in every]),
+        )
+
     def combine(rows: Array) -> Array:
         rows = rows / jnp.sqrt(num_particles)
         return jnp.sum(rows, axis=0) if estimator.pool_particles else rows
@@ -256,9 +268,7 @@ def _operator(
             bottleneck = Bottleneck(
                 here,
                 inner=lambda parameters: jax.vmap(lambda n: middle(parameters, n, batch))(noise),
-                outer=lambda middle, draws: (
-                    from_middle(middle, draws, batch) / jnp.sqrt(num_particles)
-                ),
+                outer=in_factors,
                 draws=draws,
             )
         return FisherOperator(

@@ -16,27 +16,26 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
 from vpng.fisher.unwrap import core_of
+from vpng.fisher.whiten import Whitened
 
 _LEAST = 1e-4
 """A misfit below this counts as this: no information vanishes."""
 
 
-def scaled_by_misfit(
-    rows: Float[Array, "..."], distribution: dist.Distribution, value: Array
-) -> Float[Array, "..."]:
+def scaled_by_misfit(whitened: Whitened, distribution: dist.Distribution, value: Array) -> Whitened:
     """The rows of a scale multiplied such that their square is the logarithmic mean above.
 
     With the mean misfit over the site: one misfit observation is no reason.
 
     Args:
-        rows: of `whiten` or `joint_rows`, shape `batch_shape + (...)`.
+        whitened: rows of `whiten` or `joint_rows`, shape `batch_shape + (...)`.
         distribution: the site's.
         value: the site's.
     """
     core = core_of(distribution, value)
     ratios = None if core is None else misfit(core.distribution, core.value)
     if core is None or ratios is None:
-        return rows
+        return whitened
     factor = jnp.sqrt(_logarithmic_mean(_mean(jax.lax.stop_gradient(ratios), core.mask)))
     family = core.distribution
     if isinstance(family, dist.Gamma):
@@ -45,11 +44,10 @@ def scaled_by_misfit(
     if isinstance(family, dist.MultivariateNormal):
         size = family.event_shape[0]
         of_columns = jnp.where(jnp.arange(size + 1) == 0, 1.0, factor)
-        square = rows.reshape(*rows.shape[:-1], size, size + 1)
-        return (square * of_columns).reshape(rows.shape)
+        return whitened.times(jnp.tile(of_columns, size))
     if isinstance(family, dist.Normal | dist.Laplace):
-        return rows * jnp.stack([jnp.ones_like(factor), factor])
-    return rows * factor
+        return whitened.times(jnp.stack([jnp.ones_like(factor), factor]))
+    return whitened.times(factor)
 
 
 def _mean(ratios: Float[Array, "..."], mask: Bool[Array, "..."] | None) -> Float[Array, ""]:

@@ -13,11 +13,15 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from vpng.fisher.whiten import Whitened
 from vpng.problem import leaves_in_use
 from vpng.products import product
 
 _DENSE_FROM_ROWS_LIMIT = 2**26
 """Largest M x P factor (entries) that `to_dense` builds; beyond it columns are made by products."""
+
+_PAIRS_LIMIT = 2**22
+"""Largest M x d^2 matrix (entries) of products of pairs of columns."""
 
 _IN_PARTS_FROM = 32
 """Smallest number of columns for which a Jacobian is made in parts."""
@@ -97,13 +101,13 @@ class Bottleneck(NamedTuple):
     Attributes:
         middle: the intermediates, stacked over particles.
         inner: parameters -> intermediates.
-        outer: (intermediate, per-particle draws) -> rows of one particle.
+        outer: (intermediate, per-particle draws) -> rows of one particle, in factors.
         draws: what `outer` holds fixed, stacked over particles.
     """
 
     middle: PyTree
     inner: Callable[[PyTree], PyTree]
-    outer: Callable[[PyTree, PyTree], Array]
+    outer: Callable[[PyTree, PyTree], Whitened]
     draws: PyTree
 
     def is_cheaper(self, parameters: PyTree) -> bool:
@@ -122,16 +126,25 @@ class Bottleneck(NamedTuple):
         leaves, structure = jax.tree.flatten(self.middle)
         first = lambda tree: jax.tree.map(lambda leaf: leaf[0], tree)
         of_leaves = lambda leaves, draws: self.outer(jax.tree.unflatten(structure, leaves), draws)
-        [used] = leaves_in_use(lambda leaves: [of_leaves(leaves, first(self.draws))], first(leaves))
+        coordinates = lambda leaves, draws: of_leaves(leaves, draws).coordinates
+        [used] = leaves_in_use(
+            lambda leaves: [coordinates(leaves, first(self.draws))], first(leaves)
+        )
         keep = lambda leaves: [leaf for leaf, here in zip(leaves, used, strict=True) if here]
 
-        def small(moving: list[Array], leaves: list[Array], draws: PyTree) -> Array:
-            def outer(moving: list[Array]) -> Array:
+        def jacobian(leaves: list[Array], draws: PyTree) -> Array:
+            def of_moving(moving: list[Array]) -> Array:
                 rest = iter(moving)
                 pairs = zip(leaves, used, strict=True)
-                return of_leaves([next(rest) if here else leaf for leaf, here in pairs], draws)
+                return coordinates([next(rest) if here else leaf for leaf, here in pairs], draws)
 
-            factor = Traced.of(outer, moving).jacobian()
+            return Traced.of(of_moving, keep(leaves)).jacobian()
+
+        def weights(leaves: list[Array], draws: PyTree) -> Array:
+            return of_leaves(leaves, draws).weights
+
+        def small(leaves: list[Array], draws: PyTree) -> Array:
+            factor = weights(leaves, draws)[:, None] * jacobian(leaves, draws)
             return product(factor.T, factor)
 
         def inner(vector: Array) -> Array:
@@ -140,9 +153,46 @@ class Bottleneck(NamedTuple):
 
         if not any(used):
             return jnp.zeros((flat.size, flat.size), flat.dtype)
-        grams = jax.vmap(small)(keep(leaves), leaves, self.draws)
+        one = first(leaves), first(self.draws)
+        if self._is_the_same_for_all(jacobian, *one):
+            grams = _weighted_grams(jax.vmap(weights)(leaves, self.draws), jacobian(*one))
+        else:
+            grams = jax.vmap(small)(leaves, self.draws)
         jacobians = jax.jacfwd(inner)(flat)
-        return jnp.einsum("kip,kij,kjq->pq", jacobians, grams, jacobians)
+        halves = jax.vmap(product)(grams, jacobians).reshape(-1, flat.size)
+        return product(jacobians.reshape(-1, flat.size).T, halves)
+
+    def _is_the_same_for_all(
+        self, jacobian: Callable[..., Array], leaves: list[Array], draws: PyTree
+    ) -> bool:
+        """Whether a Jacobian depends on no particle, as that of a linear predictor does not."""
+        several = jax.tree.leaves(self.middle)[0].shape[0] > 1
+        return several and not any(
+            leaves_in_use(lambda *given: [jacobian(*given)], leaves, draws)[0]
+        )
+
+
+def _weighted_grams(
+    weights: Float[Array, "K M"], jacobian: Float[Array, "M d"]
+) -> Float[Array, "K d d"]:
+    """J^T diag(w_k^2) J for every k: one product, if that does not take much memory."""
+    num_rows, size = jacobian.shape
+    # Of order one each: squares may overflow or vanish where the products of both do not.
+    sizes = _largest(weights, axis=1) * _largest(jacobian, axis=0)
+    squares = (weights / _largest(weights, axis=1)) ** 2
+    jacobian = jacobian / _largest(jacobian, axis=0)
+    if num_rows * size**2 <= _PAIRS_LIMIT:
+        pairs = (jacobian[:, :, None] * jacobian[:, None, :]).reshape(num_rows, -1)
+        grams = (squares @ pairs).reshape(-1, size, size)
+    else:
+        grams = jnp.einsum("kmi,mj->kij", squares[:, :, None] * jacobian, jacobian)
+    return sizes[:, :, None] * grams * sizes[:, None, :]
+
+
+def _largest(matrix: Float[Array, "n m"], axis: int) -> Float[Array, "..."]:
+    """The largest size along an axis, which is kept; 1 where there is nothing but zeros."""
+    largest = jnp.max(jnp.abs(matrix), axis=axis, keepdims=True, initial=0.0)
+    return jnp.where(largest > 0, largest, 1.0)
 
 
 class ByDatum(NamedTuple):
@@ -287,7 +337,7 @@ class FisherOperator:
             by_datum = by_datum._replace(rows=lambda *arguments: root * rows(*arguments))
         if bottleneck is not None:
             outer = bottleneck.outer
-            bottleneck = bottleneck._replace(outer=lambda *arguments: root * outer(*arguments))
+            bottleneck = bottleneck._replace(outer=lambda *given: outer(*given).times(root))
         row_function = self.row_function
         return FisherOperator(
             self.parameters,

@@ -11,6 +11,7 @@ The result has shape `batch_shape + (...)`: what belongs to one batch element st
 import math
 from collections.abc import Callable, Sequence
 from functools import singledispatch
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,42 @@ from vpng.fisher.quadrature import negative_binomial_dispersion_information
 from vpng.fisher.unwrap import has_arrays
 
 Whiten = Callable[[dist.Distribution, dist.Distribution], Float[Array, "..."]]
+
+
+class Whitened(NamedTuple):
+    """Rows in two factors, of which the first is held fixed.
+
+    Attributes:
+        weights: depend on where the Fisher information is evaluated alone.
+        coordinates: functions of the parameters, often linear ones; of the shape of the rows.
+    """
+
+    weights: Float[Array, "..."]
+    coordinates: Float[Array, "..."]
+
+    @property
+    def rows(self) -> Float[Array, "..."]:
+        """The product of both."""
+        return self.weights * self.coordinates
+
+    def times(self, factor: Array) -> "Whitened":
+        """The rows multiplied by what is held fixed."""
+        return Whitened(self.weights * factor, self.coordinates)
+
+
+class Diagonal(NamedTuple):
+    """A rule that multiplies every coordinate by a root of its information.
+
+    Attributes:
+        weights: of a distribution.
+        coordinates: of the same distribution.
+    """
+
+    weights: Callable[[dist.Distribution], Array]
+    coordinates: Callable[[dist.Distribution], Array]
+
+    def __call__(self, at: dist.Distribution, of: dist.Distribution) -> Array:
+        return self.weights(at) * self.coordinates(of)
 
 
 @singledispatch
@@ -47,24 +84,30 @@ def whiten(at: dist.Distribution, of: dist.Distribution) -> Float[Array, "..."]:
     Returns:
         An array whose Jacobian with respect to whatever `of` was made from is a Fisher factor.
     """
+    return whitened(at, of).rows
+
+
+def whitened(at: dist.Distribution, of: dist.Distribution) -> Whitened:
+    """What `whiten` returns, with what is held fixed apart from the rest where that is possible."""
     rule = _family(at)
     if rule is None:
         raise NotImplementedError(f"no exact Fisher information for {type(at).__name__}")
-    return rule(jax.lax.stop_gradient(at), of)
+    here = jax.lax.stop_gradient(at)
+    if isinstance(rule, Diagonal):
+        return Whitened(rule.weights(here), rule.coordinates(of))
+    rows = rule(here, of)
+    return Whitened(jnp.ones((), rows.dtype), rows)
 
 
-def _diagonal(roots: Callable[[dist.Distribution], dict[str, Array]]) -> Whiten:
+def _diagonal(**roots: Callable[[dist.Distribution], Array]) -> Diagonal:
     """Scalar families with uncorrelated parameters: S^T is diagonal, given by name.
 
     Roots, not the information itself, which overflows for scales that float32 can hold.
     """
-
-    def rule(at: dist.Distribution, of: dist.Distribution) -> Array:
-        return _stack(
-            [root * getattr(of, name) for name, root in roots(at).items()], at.batch_shape
-        )
-
-    return rule
+    return Diagonal(
+        lambda at: _stack([root(at) for root in roots.values()], at.batch_shape),
+        lambda of: _stack([getattr(of, name) for name in roots], of.batch_shape),
+    )
 
 
 def _pairwise(
@@ -104,10 +147,10 @@ def _logit_deviation(logits: Array) -> Array:
     return jnp.exp(-jnp.abs(logits) / 2) / (1.0 + jnp.exp(-jnp.abs(logits)))
 
 
-def _location_scale(location: float, scale: float) -> Whiten:
+def _location_scale(location: float, scale: float) -> Diagonal:
     """Information `location` / scale^2 and `scale` / scale^2."""
     return _diagonal(
-        lambda d: {"loc": math.sqrt(location) / d.scale, "scale": math.sqrt(scale) / d.scale}
+        loc=lambda d: math.sqrt(location) / d.scale, scale=lambda d: math.sqrt(scale) / d.scale
     )
 
 
@@ -115,36 +158,36 @@ _register(dist.Normal, rule=_location_scale(1.0, 2.0))
 _register(dist.Laplace, rule=_location_scale(1.0, 1.0))
 _register(dist.Cauchy, rule=_location_scale(0.5, 0.5))
 _register(dist.Logistic, rule=_location_scale(1.0 / 3.0, (3.0 + math.pi**2) / 9.0))
-_register(dist.HalfNormal, rule=_diagonal(lambda d: {"scale": math.sqrt(2.0) / d.scale}))
-_register(dist.HalfCauchy, rule=_diagonal(lambda d: {"scale": math.sqrt(0.5) / d.scale}))
-_register(dist.Exponential, rule=_diagonal(lambda d: {"rate": 1.0 / d.rate}))
+_register(dist.HalfNormal, rule=_diagonal(scale=lambda d: math.sqrt(2.0) / d.scale))
+_register(dist.HalfCauchy, rule=_diagonal(scale=lambda d: math.sqrt(0.5) / d.scale))
+_register(dist.Exponential, rule=_diagonal(rate=lambda d: 1.0 / d.rate))
 _register(
     dist.Poisson,
-    rule=_diagonal(lambda d: {"rate": jax.lax.rsqrt(jnp.maximum(d.rate, _tiny(d.rate)))}),
+    rule=_diagonal(rate=lambda d: jax.lax.rsqrt(jnp.maximum(d.rate, _tiny(d.rate)))),
 )
-_register(dist.BernoulliLogits, rule=_diagonal(lambda d: {"logits": _logit_deviation(d.logits)}))
+_register(dist.BernoulliLogits, rule=_diagonal(logits=lambda d: _logit_deviation(d.logits)))
 _register(
     dist.BernoulliProbs,
-    rule=_diagonal(lambda d: {"probs": jax.lax.rsqrt(_bernoulli_variance(d.probs))}),
+    rule=_diagonal(probs=lambda d: jax.lax.rsqrt(_bernoulli_variance(d.probs))),
 )
 _register(
     dist.BinomialLogits,
-    rule=_diagonal(lambda d: {"logits": jnp.sqrt(d.total_count) * _logit_deviation(d.logits)}),
+    rule=_diagonal(logits=lambda d: jnp.sqrt(d.total_count) * _logit_deviation(d.logits)),
 )
 _register(
     dist.BinomialProbs,
     rule=_diagonal(
-        lambda d: {"probs": jnp.sqrt(d.total_count) * jax.lax.rsqrt(_bernoulli_variance(d.probs))}
+        probs=lambda d: jnp.sqrt(d.total_count) * jax.lax.rsqrt(_bernoulli_variance(d.probs))
     ),
 )
 _register(
     dist.GeometricLogits,
-    rule=_diagonal(lambda d: {"logits": jnp.sqrt(jax.nn.sigmoid(-d.logits))}),
+    rule=_diagonal(logits=lambda d: jnp.sqrt(jax.nn.sigmoid(-d.logits))),
 )
 _register(
     dist.GeometricProbs,
     rule=_diagonal(
-        lambda d: {"probs": jax.lax.rsqrt(jnp.maximum(1.0 - d.probs, _tiny(d.probs))) / d.probs}
+        probs=lambda d: jax.lax.rsqrt(jnp.maximum(1.0 - d.probs, _tiny(d.probs))) / d.probs
     ),
 )
 _register(
@@ -177,7 +220,7 @@ def _student_t(_at: dist.StudentT) -> Whiten:
         )
         return 2 * v / (v + 3), -2.0 / ((v + 1) * (v + 3)), shape
 
-    location = _diagonal(lambda d: {"loc": jnp.sqrt((d.df + 1) / (d.df + 3)) / d.scale})
+    location = _diagonal(loc=lambda d: jnp.sqrt((d.df + 1) / (d.df + 3)) / d.scale)
     scale_and_df = _pairwise(spread, lambda at, of: (of.scale / at.scale, of.df))
     return lambda at, of: jnp.concatenate([location(at, of), scale_and_df(at, of)], axis=-1)
 
@@ -261,6 +304,11 @@ def _wrapping(
     rule = _family(inner)
     if rule is None:
         return None
+    if isinstance(rule, Diagonal):
+        return Diagonal(
+            lambda at: shape(rule.weights(at.base_dist), at),
+            lambda of: shape(rule.coordinates(of.base_dist), of),
+        )
     return lambda at, of: shape(rule(at.base_dist, of.base_dist), at)
 
 
@@ -323,4 +371,4 @@ def _transformed(at: dist.TransformedDistribution) -> Whiten | None:
         return dist.Normal(location, scale)
 
     normal = _location_scale(1.0, 2.0)
-    return lambda at, of: normal(moved(at), moved(of))
+    return Diagonal(lambda at: normal.weights(moved(at)), lambda of: normal.coordinates(moved(of)))

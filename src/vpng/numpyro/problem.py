@@ -17,7 +17,7 @@ from numpyro.distributions.transforms import Transform
 from vpng.errors import InputError
 from vpng.fisher.unwrap import has_arrays
 from vpng.numpyro.triangular import gathered
-from vpng.problem import Parameters, Problem, Site, floating_leaves, leaves_in_use
+from vpng.problem import Parameters, Problem, Site, leaves_in_use, parameters_of
 
 Trace = Mapping[str, dict[str, Any]]
 
@@ -365,7 +365,7 @@ def traced_problem(
 
     def priors(fixed: PyTree, model_params: PyTree, latent: PyTree) -> list[list[Array]]:
         trace = bare.model_trace(model_params, {**latent, **fixed}, call)
-        return [floating_leaves(trace[name]["fn"]) for name in candidates]
+        return [parameters_of(trace[name]["fn"], trace[name]["value"]) for name in candidates]
 
     used = leaves_in_use(priors, fixed, parameters.model, latent)
     num_fixed = len(jax.tree.leaves(fixed))
