@@ -48,7 +48,7 @@ class Whitened(NamedTuple):
         return Whitened(self.weights * factor, self.coordinates)
 
 
-class Diagonal(NamedTuple):
+class DiagonalRule(NamedTuple):
     """A rule that multiplies every coordinate by a root of its information.
 
     Attributes:
@@ -93,18 +93,18 @@ def whitened(at: dist.Distribution, of: dist.Distribution) -> Whitened:
     if rule is None:
         raise NotImplementedError(f"no exact Fisher information for {type(at).__name__}")
     here = jax.lax.stop_gradient(at)
-    if isinstance(rule, Diagonal):
+    if isinstance(rule, DiagonalRule):
         return Whitened(rule.weights(here), rule.coordinates(of))
     rows = rule(here, of)
     return Whitened(jnp.ones((), rows.dtype), rows)
 
 
-def _diagonal(**roots: Callable[[dist.Distribution], Array]) -> Diagonal:
+def _diagonal(**roots: Callable[[dist.Distribution], Array]) -> DiagonalRule:
     """Scalar families with uncorrelated parameters: S^T is diagonal, given by name.
 
     Roots, not the information itself, which overflows for scales that float32 can hold.
     """
-    return Diagonal(
+    return DiagonalRule(
         lambda at: _stack([root(at) for root in roots.values()], at.batch_shape),
         lambda of: _stack([getattr(of, name) for name in roots], of.batch_shape),
     )
@@ -147,7 +147,7 @@ def _logit_deviation(logits: Array) -> Array:
     return jnp.exp(-jnp.abs(logits) / 2) / (1.0 + jnp.exp(-jnp.abs(logits)))
 
 
-def _location_scale(location: float, scale: float) -> Diagonal:
+def _location_scale(location: float, scale: float) -> DiagonalRule:
     """Information `location` / scale^2 and `scale` / scale^2."""
     return _diagonal(
         loc=lambda d: math.sqrt(location) / d.scale, scale=lambda d: math.sqrt(scale) / d.scale
@@ -304,8 +304,8 @@ def _wrapping(
     rule = _family(inner)
     if rule is None:
         return None
-    if isinstance(rule, Diagonal):
-        return Diagonal(
+    if isinstance(rule, DiagonalRule):
+        return DiagonalRule(
             lambda at: shape(rule.weights(at.base_dist), at),
             lambda of: shape(rule.coordinates(of.base_dist), of),
         )
@@ -371,4 +371,6 @@ def _transformed(at: dist.TransformedDistribution) -> Whiten | None:
         return dist.Normal(location, scale)
 
     normal = _location_scale(1.0, 2.0)
-    return Diagonal(lambda at: normal.weights(moved(at)), lambda of: normal.coordinates(moved(of)))
+    return DiagonalRule(
+        lambda at: normal.weights(moved(at)), lambda of: normal.coordinates(moved(of))
+    )
