@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.scipy.stats import rankdata
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from vpng.interrupts import stop_if_interrupted
@@ -167,15 +168,7 @@ def area_under_curve(scores: Float[Array, " n"], labels: Float[Array, " n"]) -> 
 
     From the ranks of the positives, equal scores at the middle of theirs; NaN if a score is.
     """
-    count = scores.shape[0]
-    scores, labels = jax.lax.sort((scores, labels), num_keys=1)
-    place = jnp.arange(count)
-    differs = scores[1:] != scores[:-1]
-    begins = jnp.concatenate([jnp.ones(1, bool), differs])
-    ends = jnp.concatenate([differs, jnp.ones(1, bool)])
-    first = jax.lax.cummax(jnp.where(begins, place, 0))
-    last = jax.lax.cummin(jnp.where(ends, place, count), reverse=True)
+    ranks = rankdata(scores, nan_policy="propagate")
     positives = jnp.sum(labels)
-    below = jnp.sum(labels * (first + last)) / 2 - positives * (positives - 1) / 2
-    area = below / (positives * (count - positives))
-    return jnp.where(jnp.any(jnp.isnan(scores)), jnp.nan, area)
+    below = jnp.sum(labels * ranks) - positives * (positives + 1) / 2
+    return below / (positives * (scores.shape[0] - positives))
