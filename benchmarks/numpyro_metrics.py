@@ -16,18 +16,18 @@ from typing import Any
 
 from vpng import Predictive, Variational
 from vpng.files import write_atomically
-from vpng.fisher import AbstractMetric, Exact, Network
+from vpng.fisher import AbstractMetric, BayesianNetwork, Exact
 from vpng.numpyro import SVI, default_metric
-from zoo import CASES
+from zoo import choose
 from zoo.case import Case
 from zoo.curves import Curve, Evaluator
 from zoo.programs import Program
 from zoo.race import TOLERANCE, vpng_run
 
-DEFAULT = "Network + Divergence"
+DEFAULT = "BayesianNetwork + Divergence"
 METRICS: dict[str, AbstractMetric] = {
     DEFAULT: default_metric(1),
-    "Network": Network(Exact(with_misfit=True), 1),
+    "BayesianNetwork": BayesianNetwork(Exact(with_misfit=True), 1),
     "Predictive": Predictive(Exact(with_misfit=True), 1),
     "Predictive + Variational": Predictive(Exact(with_misfit=True), 1)
     + Variational(num_particles=1),
@@ -84,13 +84,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, help="directory for the JSON file")
     options = parser.parse_args()
-    wanted = [part.lower() for part in options.models or [""]]
     # Minibatches and networks have a rule of their own.
-    cases = [
-        case
-        for case in CASES
-        if not case.training and any(part in case.name.lower() for part in wanted)
-    ]
+    cases = [case for case in choose(options.models) if not case.training]
     entries, report = [], {}
     for case in cases:
         entries.append(race(case, options.steps, options.seeds))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vpng.files import write_atomically
-from zoo import CASES
+from zoo import choose
 from zoo.chart import draw
 from zoo.race import RATES, TOLERANCE, Budget, compete
 
@@ -108,13 +108,8 @@ def main() -> None:
         budget = Budget(
             vpng_steps=60, adam_steps=300, adam_seconds=5.0, seeds=options.seeds, rounds=2
         )
-    wanted = [part.lower() for part in options.models or [""]]
-    cases = [case for case in CASES if any(part in case.name.lower() for part in wanted)]
-    if not cases:
-        parser.error(f"no case matches; there are {', '.join(case.name for case in CASES)}")
-
     entries, report = [], {}
-    for case in cases:
+    for case in choose(options.models):
         began = time.perf_counter()
         say(case.name)
         entry = compete(case, budget, say)

@@ -21,6 +21,7 @@ import optax
 
 from vpng import ELBO, Parameters, optimizers
 from vpng.datasets import load_mnist
+from vpng.experiments.crossing import first_crossing
 from vpng.experiments.vae import mean_elbo
 from vpng.fisher import Predictive, Probed
 from vpng.kronecker import GradientFactors, InputsAndOutputs, discover, in_eigenbasis
@@ -74,14 +75,7 @@ class Contender:
 
     def reached(self, which: str, threshold: float) -> float | None:
         """The time at which the curve crosses `threshold`, between two evaluations."""
-        values, times = self.curve[which], self.curve["seconds"]
-        for i, value in enumerate(values):
-            if value >= threshold:
-                if i == 0:
-                    return times[0]
-                share = (threshold - values[i - 1]) / (value - values[i - 1])
-                return times[i - 1] + share * (times[i] - times[i - 1])
-        return None
+        return first_crossing(self.curve["seconds"], self.curve[which], threshold)
 
     def best(self, which: str) -> float:
         finite = [value for value in self.curve[which] if np.isfinite(value)]

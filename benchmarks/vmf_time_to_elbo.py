@@ -21,6 +21,7 @@ import optax
 
 from vpng import ELBO, optimizers
 from vpng.datasets import rating_matrix, split_users, synthetic_ratings
+from vpng.experiments.crossing import first_crossing
 from vpng.experiments.methods import Method
 from vpng.experiments.networks import Factored, eigenbasis_direction, network_optimizer
 from vpng.kronecker import FactoredTikhonov
@@ -62,15 +63,8 @@ class Contender:
 
     def reached(self, readout: str, target: float) -> float | None:
         """Seconds to `target`, between two evaluations."""
-        before = None
-        for seconds, _, value in self.curves[readout]:
-            if value >= target:
-                if before is None:
-                    return seconds
-                share = (target - before[1]) / (value - before[1])
-                return before[0] + share * (seconds - before[0])
-            before = seconds, value
-        return None
+        seconds, _, values = zip(*self.curves[readout], strict=True)
+        return first_crossing(seconds, values, target)
 
 
 def with_average(of_rate):

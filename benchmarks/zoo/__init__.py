@@ -12,4 +12,14 @@ CASES: tuple[Case, ...] = (
 )
 """Every pair of a model and a guide."""
 
-__all__ = ["CASES", "Case"]
+
+def choose(parts: list[str] | None) -> list[Case]:
+    """The cases whose name contains one of `parts`, or all; exits with their names if none does."""
+    wanted = [part.lower() for part in parts or [""]]
+    cases = [case for case in CASES if any(part in case.name.lower() for part in wanted)]
+    if not cases:
+        raise SystemExit(f"no case matches; there are {', '.join(case.name for case in CASES)}")
+    return cases
+
+
+__all__ = ["CASES", "Case", "choose"]

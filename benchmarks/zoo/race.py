@@ -1,6 +1,5 @@
 """One case: every contender from the same starts, then the clock."""
 
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from zoo.case import Case
+from zoo.clock import seconds_per_step
 from zoo.curves import Curve, Evaluator, checkpoints
 from zoo.programs import Adam, Program, ours
 
@@ -21,8 +21,6 @@ PARTICLES = (10, 1)
 """Of Adam, besides as many as vpng takes by default."""
 TOLERANCE = 1.0
 """Nats below the best ELBO at which a run has arrived."""
-TURN = 0.05
-"""Seconds for which every contender is on the clock in one turn, at least."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,8 @@ def compete(case: Case, budget: Budget, say: Callable[[str], None]) -> dict[str,
     }
     known = [step for step in reached["vpng"] if step is not None]
     horizon = int(min(max(statistics.median(known) if known else 300, 20), 300))
-    per_step = _clock(vpng, adams, horizon, budget.rounds)
+    programs = {"vpng": vpng} | {_particles(adam.num_particles): adam for adam in adams}
+    per_step = seconds_per_step(programs, horizon, budget.rounds)
     arrivals = [
         _arrival(name, curves[name], reached[name], per_step[_kind(name)]) for name in curves
     ]
@@ -119,7 +118,7 @@ def _adam_runs(
     program: Adam, evaluator: Evaluator, seed: int, budget: Budget, *, goal: float
 ) -> dict[str, Curve]:
     """All step sizes, until time or steps are up, or they are as good as `goal` and level."""
-    kind = f"{program.num_particles} particles"
+    kind = _particles(program.num_particles)
     curves = {f"Adam {rate:g}, {kind}": Curve(evaluator) for rate in RATES}
     rates, start = jnp.asarray(RATES), program.start(seed)
     states = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(RATES)), start)
@@ -152,31 +151,8 @@ def _level(curves: list[Curve], step: int, goal: float) -> bool:
     return now >= goal - 0.25 and now - then < 0.25
 
 
-def _clock(vpng: Program, adams: list[Adam], horizon: int, rounds: int) -> dict[str, float]:
-    """Seconds for one step of each kind: the median over turns taken one after the other.
-
-    A turn is as many runs as take a while, each from the start to where vpng arrives, since its
-    first steps cost more. The call itself, timed with no steps, is subtracted: it is made once for
-    hundreds of steps.
-    """
-    programs = {"vpng": vpng} | {f"{adam.num_particles} particles": adam for adam in adams}
-
-    def run(program: Program, length: int) -> float:
-        began = time.perf_counter()
-        jax.block_until_ready(program.advance(program.first, length))
-        return time.perf_counter() - began
-
-    repeats = {}
-    for name, program in programs.items():
-        run(program, 1)
-        repeats[name] = math.ceil(TURN / max(run(program, horizon), 1e-6))
-    times: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(rounds):
-        for name, program in programs.items():
-            called = sum(run(program, 0) for _ in range(repeats[name]))
-            taken = sum(run(program, horizon) for _ in range(repeats[name]))
-            times[name].append((taken - called) / (repeats[name] * horizon))
-    return {name: statistics.median(values) for name, values in times.items()}
+def _particles(count: int) -> str:
+    return f"{count} particles"
 
 
 def _kind(name: str) -> str:
@@ -210,7 +186,7 @@ def _entry(
 ) -> dict[str, Any]:
     vpng, *adam = arrivals
     by_steps, by_seconds = _fastest(adam)
-    alike = f"{num_particles} particles"
+    alike = _particles(num_particles)
     same = _fastest([arrival for arrival in adam if _kind(arrival.setting) == alike])
     highest = max(adam, key=lambda arrival: arrival.final)
     return {

@@ -2,13 +2,18 @@
 
 The variational predictive natural gradient (Tang and Ranganath, ICML 2019) preconditions the
 gradient of the ELBO with the Fisher information of the model's own predictive distribution.
+
+Importing the library gives SciPy's BLAS one thread, see `vpng.threads`.
 """
 
 from vpng.threads import calm_lapack
 
 calm_lapack()
 
-from vpng import datasets, kronecker, optimizers, problems
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from vpng import datasets, kronecker, optimizers, problems, training, transform
 from vpng.curvature import (
     AbstractCurvature,
     ConjugateGradient,
@@ -23,10 +28,11 @@ from vpng.curvature import (
 from vpng.damping import AbstractDamping, Constant, LevenbergMarquardt, Scheduled
 from vpng.diagnostics import Diagnosis, diagnose
 from vpng.errors import InputError
-from vpng.experiments.race import race
 from vpng.fisher import (
     AbstractEstimator,
     AbstractMetric,
+    BayesianNetwork,
+    Divergence,
     Exact,
     FisherOperator,
     Predictive,
@@ -37,7 +43,8 @@ from vpng.fisher import (
 from vpng.kronecker import Kronecker, KroneckerTridiagonal
 from vpng.objective import ELBO, Estimate, Reparameterised, ScoreFunction
 from vpng.problem import Parameters, Problem, Site, check_problem
-from vpng.training import FitResult, Loop, StopReason, fit
+from vpng.stopping import Converged
+from vpng.training import Checkpoints, FitResult, Guard, Loop, StopReason, fit
 from vpng.transform import (
     GaussNewton,
     Hessian,
@@ -48,23 +55,45 @@ from vpng.transform import (
 )
 from vpng.version import __version__
 
+if TYPE_CHECKING:
+    from vpng import distributed, models, numpyro
+    from vpng.experiments.race import race
+
+_ON_DEMAND = {"race": "vpng.experiments.race"} | {
+    name: f"vpng.{name}" for name in ("distributed", "experiments", "models", "numpyro", "report")
+}
+"""Names that are imported when they are first used, and where from."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module 'vpng' has no attribute {name!r}")
+    module = importlib.import_module(_ON_DEMAND[name])
+    return getattr(module, name) if name == "race" else module
+
+
 __all__ = [
     "ELBO",
     "AbstractCurvature",
     "AbstractDamping",
     "AbstractEstimator",
     "AbstractMetric",
+    "BayesianNetwork",
+    "Checkpoints",
     "ConjugateGradient",
     "Constant",
+    "Converged",
     "Dense",
     "Diagnosis",
     "Diagonal",
+    "Divergence",
     "Dual",
     "Estimate",
     "Exact",
     "FisherOperator",
     "FitResult",
     "GaussNewton",
+    "Guard",
     "Hessian",
     "Identity",
     "InputError",
@@ -90,8 +119,11 @@ __all__ = [
     "check_problem",
     "datasets",
     "diagnose",
+    "distributed",
     "fit",
     "kronecker",
+    "models",
+    "numpyro",
     "optimizers",
     "precondition",
     "problems",
@@ -99,4 +131,6 @@ __all__ = [
     "scale_by_hessian_free",
     "scale_by_natural_gradient",
     "scale_by_vpng",
+    "training",
+    "transform",
 ]

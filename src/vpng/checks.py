@@ -43,6 +43,23 @@ def damping_value(value: Any) -> None:
     finite_scalar("damping", value, minimum=0.0, strict=False)
 
 
+def floating_type(parameters: Any) -> jnp.dtype:
+    """The type in which a tree of parameters is solved for; JAX's default for an empty tree."""
+    leaves = jax.tree.leaves(parameters)
+    return jnp.result_type(*leaves) if leaves else jnp.result_type(float)
+
+
+def single_or_double(name: str, parameters: Any) -> None:
+    """Refuse leaves of fewer than 32 bits, which no factorisation takes."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
+        where = name + jax.tree_util.keystr(path)
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise expected(where, "a floating array", f"dtype {dtype}")
+        if jnp.finfo(dtype).bits < 32:
+            raise expected(where, "an array of float32 or float64", f"dtype {dtype}")
+
+
 def learning_rate(value: Any) -> None:
     """Refuse a learning rate of zero, below zero or not finite; schedules pass."""
     if not callable(value):
@@ -144,9 +161,9 @@ def data_tree(name: str, data: Any) -> int:
 
 def output_folder(path: Path) -> Path:
     """`path` made into a folder that can be written to."""
-    if path.exists() and not path.is_dir():
-        raise expected("--out", "a folder or a path that does not exist", f"the file {path}")
     try:
+        if path.exists() and not path.is_dir():
+            raise expected("--out", "a folder or a path that does not exist", f"the file {path}")
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".vpng-write-probe"
         probe.touch()

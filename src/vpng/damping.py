@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from vpng.checks import damping_value, finite_scalar, positive_integer
+from vpng.checks import damping_value, finite_scalar, floating_type, positive_integer
 from vpng.errors import expected
 from vpng.fisher.operator import FisherOperator
 from vpng.objective import ELBO, Schedule
@@ -72,7 +72,7 @@ class Constant(AbstractDamping):
         return ()
 
     def update(self, state: PyTree, situation: Situation) -> tuple[Float[Array, ""], PyTree]:
-        return jnp.asarray(self.value, _dtype(situation.active)), state
+        return jnp.asarray(self.value, floating_type(situation.active)), state
 
 
 class Scheduled(AbstractDamping):
@@ -80,11 +80,14 @@ class Scheduled(AbstractDamping):
 
     schedule: Schedule
 
+    def __check_init__(self) -> None:
+        damping_value(self.schedule(jnp.zeros((), jnp.int32)))
+
     def init(self, active: PyTree) -> tuple[()]:
         return ()
 
     def update(self, state: PyTree, situation: Situation) -> tuple[Float[Array, ""], PyTree]:
-        return jnp.asarray(self.schedule(situation.step), _dtype(situation.active)), state
+        return jnp.asarray(self.schedule(situation.step), floating_type(situation.active)), state
 
 
 class LevenbergMarquardtState(NamedTuple):
@@ -140,7 +143,7 @@ class LevenbergMarquardt(AbstractDamping):
             raise expected("low", f"a ratio below high = {self.high}", self.low)
 
     def init(self, active: PyTree) -> LevenbergMarquardtState:
-        dtype = _dtype(active)
+        dtype = floating_type(active)
         return LevenbergMarquardtState(
             jnp.asarray(self.initial, dtype), active, jnp.asarray(jnp.nan, dtype)
         )
@@ -195,10 +198,6 @@ def as_damping(value: AbstractDamping | Schedule | Float[Array, ""] | float) -> 
     return Constant(value)
 
 
-def _dtype(tree: PyTree) -> jnp.dtype:
-    return jnp.result_type(*jax.tree.leaves(tree))
-
-
 def _inner(left: PyTree, right: PyTree) -> Array:
     products = jax.tree.map(lambda a, b: jnp.sum(a * b), left, right)
-    return jax.tree.reduce(jnp.add, products)
+    return jax.tree.reduce(jnp.add, products, jnp.zeros(()))

@@ -117,7 +117,8 @@ class ScoreFunction(AbstractGradient):
             if problem.local:
                 size = problem.batch_size(batch)
                 terms = terms.reshape(size, -1).sum(axis=1)
-                divergence = jnp.broadcast_to(divergence, (size,))
+                if jnp.ndim(divergence) == 0:  # of the whole batch
+                    divergence = jnp.broadcast_to(divergence / size, (size,))
                 log_q = [values.reshape(size, -1).sum(axis=1) for values in log_q]
                 return terms + divergence, sum(log_q)
             return jnp.sum(terms) + divergence, sum(jnp.sum(values) for values in log_q)

@@ -8,6 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from vpng.checks import learning_rate as check_learning_rate
+from vpng.checks import of_kind
 from vpng.curvature import AbstractCurvature
 from vpng.damping import AbstractDamping
 from vpng.fisher import AbstractMetric, Predictive, Probed
@@ -25,6 +26,16 @@ from vpng.transform import (
 from vpng.transform.precondition import DEFAULT_DAMPING
 
 LearningRate = float | Float[Array, ""] | Schedule
+
+
+__all__ = [
+    "eigenbasis_adam",
+    "gradient",
+    "hessian_free",
+    "natural_gradient",
+    "network_vpng",
+    "vpng",
+]
 
 
 def gradient(
@@ -178,6 +189,7 @@ def _chain(
     learning_rate: LearningRate,
 ) -> optax.GradientTransformationExtraArgs:
     check_learning_rate(learning_rate)
+    of_kind("rule", rule, optax.GradientTransformation, "an optax rule such as scale_by_adam()")
     return optax.with_extra_args_support(
         optax.chain(direction, rule, optax.scale_by_learning_rate(learning_rate))
     )

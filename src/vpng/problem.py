@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from vpng.checks import finite_array, numeric_array
+from vpng.checks import finite_array, numeric_array, single_or_double
 from vpng.errors import InputError, expected
 
 
@@ -120,11 +120,11 @@ class Problem(eqx.Module):
     def latent(self, variational: PyTree, noise: PyTree, batch: PyTree) -> PyTree:
         """The reparameterisation z = g(x, eps; lambda), eq. (repara)."""
         if not self.local:
-            return _draw(self.approximation(variational, batch), noise)
+            return drawn_from(self.approximation(variational, batch), noise)
 
         def draw_one(key: PRNGKeyArray, datum: PyTree) -> PyTree:
             alone = jax.tree.map(lambda leaf: leaf[None], datum)
-            drawn = _draw(self.approximation(variational, alone), key)
+            drawn = drawn_from(self.approximation(variational, alone), key)
             return jax.tree.map(lambda leaf: leaf[0], drawn)
 
         return jax.vmap(draw_one)(noise, batch)
@@ -165,10 +165,20 @@ class Problem(eqx.Module):
             raise expected("prior", f"the approximation's structure {structure}", f"{p}")
         draws = structure.flatten_up_to(latent)
         terms = [
-            self._per_unit(_divergence(a, b, z), batch)
+            self._divergence(a, b, z, batch)
             for a, b, z in zip(distributions_of(q), distributions_of(p), draws, strict=True)
         ]
         return sum(terms[1:], start=terms[0])
+
+    def _divergence(
+        self, q: dist.Distribution, p: dist.Distribution, z: Array, batch: PyTree
+    ) -> Float[Array, "..."]:
+        try:
+            return self._per_unit(dist.kl_divergence(q, p), batch)
+        except NotImplementedError:
+            # Apart: the two may count different dimensions as events.
+            log_q, log_p = (self._per_unit(d.log_prob(z), batch) for d in (q, p))
+            return log_q - log_p
 
     def likelihood_sites(self, model: PyTree, latent: PyTree, batch: PyTree) -> list[Site]:
         """The observed sites with their weight 1/B: the loss per datum is an average."""
@@ -219,7 +229,8 @@ class Problem(eqx.Module):
         return values.reshape(self.batch_size(batch), -1).sum(axis=1)
 
 
-def _draw(approximation: PyTree, rng_key: PRNGKeyArray) -> PyTree:
+def drawn_from(approximation: PyTree, rng_key: PRNGKeyArray) -> PyTree:
+    """A draw from each distribution of a pytree, reparameterised where that is possible."""
     structure = jax.tree.structure(approximation, is_leaf=_is_distribution)
     qs = distributions_of(approximation)
     keys = jax.random.split(rng_key, len(qs)) if len(qs) > 1 else [rng_key]
@@ -228,13 +239,6 @@ def _draw(approximation: PyTree, rng_key: PRNGKeyArray) -> PyTree:
         for q, key in zip(qs, keys, strict=True)
     ]
     return jax.tree.unflatten(structure, draws)
-
-
-def _divergence(q: dist.Distribution, p: dist.Distribution, z: Array) -> Array:
-    try:
-        return dist.kl_divergence(q, p)
-    except NotImplementedError:
-        return q.log_prob(z) - p.log_prob(z)
 
 
 def check_problem(problem: Problem, parameters: Parameters, batch: PyTree) -> None:
@@ -246,13 +250,10 @@ def check_problem(problem: Problem, parameters: Parameters, batch: PyTree) -> No
     if not isinstance(parameters, Parameters):
         raise expected("params", "vpng.Parameters(variational, model)", type(parameters).__name__)
     for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
-        where = "params" + jax.tree_util.keystr(path)
-        dtype = numeric_array(where, leaf).dtype
-        if not jnp.issubdtype(dtype, jnp.floating):
-            raise expected(where, "a floating array", f"dtype {dtype}")
-        if jnp.finfo(dtype).bits < 32:
-            raise expected(where, "an array of float32 or float64", f"dtype {dtype}")
-        finite_array(where, leaf)
+        numeric_array("params" + jax.tree_util.keystr(path), leaf)
+    single_or_double("params", parameters)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
+        finite_array("params" + jax.tree_util.keystr(path), leaf)
 
     batch_shapes: list[tuple[int, ...]] = []
 

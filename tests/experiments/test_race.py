@@ -109,6 +109,30 @@ def test_a_numpyro_model_and_guide_can_be_raced():
     assert len(results.summary) == 4
 
 
+def test_a_network_that_is_no_chain_can_be_raced():
+    """Two branches that meet have the block-diagonal curvature, the paper's wants a chain."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    first, second = (0.1 * jax.random.normal(key, (20, 60)) for key in keys[:2])
+    last = 0.1 * jax.random.normal(keys[2], (60, 4))
+    weights = {"first": first, "second": second, "last": last}
+
+    def encode(weights, x):
+        hidden = jnp.tanh(x @ weights["first"]) + jnp.sin(x @ weights["second"])
+        return hidden @ weights["last"]
+
+    decoder = vpng.problems.mlp(keys[3], (2, 20, 20))
+    images = (jax.random.uniform(keys[3], (40, 20)) > 0.5).astype(float)
+    problem, params, data = vpng.problems.vae(
+        vpng.problems.Network(weights, encode), decoder, images
+    )
+    course = Course(problem, params, data)
+    settings = {**SETTINGS, "iterations": 4, "record_every": 2, "seeds": 1, "batch_size": 20}
+    results = race_on(course, **{**settings, "learning_rates": (0.01,)})
+    assert set(results.summary) == {"gradient", "natural_gradient", "vpng", "hessian_free"}
+    for run in results.runs:
+        assert np.isfinite(run.curves["train_elbo"]).all()
+
+
 def test_a_race_from_the_command_line(vpng, here):
     code, out, _ = vpng(
         *("race", "users_module:made", "--out", "out", "--seeds", "1", "--methods", "vpng"),

@@ -92,7 +92,7 @@ def test_fits_of_one_shape_share_a_program(regression):
 
 def test_a_compiled_loop_takes_data_of_its_own_shape_alone(regression):
     loop = _compiled(80, 4, 1.0, 200, 0.1, 0.01, 10, np.dtype(np.float32), False)
-    with pytest.raises(InputError, match="the shapes and types of the loop's own data"):
+    with pytest.raises(InputError, match="data: expected arrays as the loop was made with"):
         loop.on(Labelled(np.zeros((79, 4), np.float32), np.zeros(79, np.float32)))
 
 

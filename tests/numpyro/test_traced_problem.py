@@ -12,7 +12,7 @@ from numpyro.infer import Trace_ELBO, TraceGraph_ELBO, autoguide
 from scipy.special import expit
 
 from vpng import ELBO, Exact, Parameters, Predictive, Sampled
-from vpng.fisher import Divergence, Network
+from vpng.fisher import BayesianNetwork, Divergence
 from vpng.fisher.unwrap import core_of
 from vpng.fisher.whiten import has_closed_form
 from vpng.numpyro import SVI, Call
@@ -78,7 +78,7 @@ def test_traced_logistic_regression_is_the_written_one(x64):
     found = dense(metric, problem, parameters, call)
     np.testing.assert_allclose(found, dense(metric, written, same, batch), rtol=1e-10, atol=1e-14)
     # Without latents above latents the network has nothing to add.
-    network = dense(Network(num_particles=2), problem, parameters, call)
+    network = dense(BayesianNetwork(num_particles=2), problem, parameters, call)
     np.testing.assert_allclose(network, found, rtol=1e-10, atol=1e-14)
 
 
@@ -109,8 +109,11 @@ def test_two_level_network_is_the_posterior_precision(x64):
     prior = np.diag([1.0, 0.0, 0.0, 0.0]) / 3.0**2
     for metric, expected in [
         (Predictive(num_particles=2), likelihood),
-        (Network(num_particles=2), likelihood + coupling),
-        (Network(num_particles=2) + Divergence(num_particles=2), likelihood + coupling + prior),
+        (BayesianNetwork(num_particles=2), likelihood + coupling),
+        (
+            BayesianNetwork(num_particles=2) + Divergence(num_particles=2),
+            likelihood + coupling + prior,
+        ),
     ]:
         found = dense(metric, problem, parameters, call)
         np.testing.assert_allclose(found, expected / 3, rtol=1e-10, atol=1e-12)
@@ -129,7 +132,7 @@ def scale_above(values):
 def test_metric_is_semidefinite_and_finite(x64, estimator):
     guide = autoguide.AutoDiagonalNormal(scale_above)
     problem, parameters, call = traced(scale_above, guide, jnp.array([1.0, 4.0, 2.0]))
-    metric = Network(estimator, 3) + Divergence(estimator, 3)
+    metric = BayesianNetwork(estimator, 3) + Divergence(estimator, 3)
     found = dense(metric, problem, parameters, call)
     values = np.linalg.eigvalsh(found)
     np.testing.assert_allclose(found, found.T, rtol=1e-9, atol=1e-12)
@@ -150,7 +153,7 @@ def test_discrete_latent_has_the_information_of_its_own_distribution(x64):
     svi = SVI(switch, switch_guide, loss=TraceGraph_ELBO())
     parameters = jax.jit(svi.init)(KEY, 1.5).optim_state.accepted
     call = Call((1.5,), {}, {}, {})
-    metric = Network(num_particles=2) + Divergence(num_particles=2)
+    metric = BayesianNetwork(num_particles=2) + Divergence(num_particles=2)
     found = dense(metric, svi.problem, parameters, call)
     variance = expit(0.3) * expit(-0.3)
     np.testing.assert_allclose(found, [[variance]], rtol=1e-10)

@@ -84,3 +84,13 @@ def test_nothing_to_compare(headline):
     found = verdict(made)
     assert found.standing is Standing.NONE
     assert "It is so." in found.sentences
+
+
+def test_every_form_of_vpng_is_vpng():
+    made = [("gradient", 4.0), ("vpng", 5.0), ("vpng_eigenbasis", 8.0)]
+    runs = [run(name, seed, slope) for name, slope in made for seed in range(2)]
+    found = verdict(document(runs))
+    assert found.standing is Standing.AHEAD
+    assert "VPNG, eigenbasis ends 40 ahead of Gradient" in words(found)
+    alone = verdict(document([entry for entry in runs if entry.method != "vpng"]))
+    assert alone.standing is Standing.AHEAD

@@ -5,17 +5,36 @@ from typing import Annotated
 
 import typer
 
+from vpng.checks import output_folder
 from vpng.distributed.faults import LostProcessError
 from vpng.errors import InputError, expected
 from vpng.interrupts import InterruptedRunError
+from vpng.version import __version__
 
 app = typer.Typer(
     name="vpng",
-    help="Variational inference that follows the curvature of the model.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"vpng {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Variational inference that follows the curvature of the model."""
 
 
 @app.command()
@@ -279,6 +298,7 @@ def demo(
     from vpng.experiments.logistic import LogisticConfig
     from vpng.experiments.toy import ToyConfig
 
+    out = output_folder(out)
     # A demo that was stopped goes on; one that is whole is shown anew.
     unfinished = lambda name: not (out / name / "results.json").exists()
     run_and_store("toy", ToyConfig(), out / "toy", resume=unfinished("toy"))

@@ -15,16 +15,20 @@ class Automatic(AbstractCurvature[Float[Array, " P"]]):
     Attributes:
         dense_limit: most parameters P for which P x P is formed.
         dual_limit: most rows M for which M x M is formed.
+        factor_limit: most entries of the M x P factor that `Dual` forms.
+        iterative: used where both are larger.
     """
 
     dense_limit: int = eqx.field(default=1500, static=True)
     dual_limit: int = eqx.field(default=2000, static=True)
+    factor_limit: int = eqx.field(default=2**28, static=True)
     iterative: ConjugateGradient = ConjugateGradient()
 
     def chosen(self, operator: FisherOperator) -> AbstractCurvature:
         """The representation used for `operator`."""
         rows, parameters = operator.num_rows, operator.num_parameters
-        if rows < parameters and rows <= self.dual_limit:
+        fits = rows <= self.dual_limit and rows * parameters <= self.factor_limit
+        if rows < parameters and fits:
             return Dual()
         if parameters <= self.dense_limit:
             return Dense()

@@ -1,5 +1,6 @@
 """What every curvature does: solve (F + damping I) u = g and say how it went."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
@@ -7,8 +8,10 @@ from typing import Generic, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from vpng.checks import damping_value, floating_type, is_traced
 from vpng.fisher.operator import FisherOperator
 
 State = TypeVar("State")
@@ -35,6 +38,10 @@ class Outcome(eqx.Enumeration):
     iterated = (
         "the factorisation failed and conjugate gradients took its place: raise the damping or use "
         "float64"
+    )
+    inaccurate = (
+        "the residual is more than a hundredth of the gradient: F is nearly singular in this "
+        "precision; raise the damping, use LeastSquares or float64"
     )
     not_finite = (
         "the solution is not finite: the metric or the gradient is not finite, or the damped "
@@ -105,6 +112,7 @@ def solve_info(
     iterations: Int[Array, ""] | int = 1,
     converged: Bool[Array, ""] | bool = True,
     fallbacks: Int[Array, ""] | int = 0,
+    tolerance: float = math.inf,
 ) -> SolveInfo:
     """The diagnostics of a solve; a direction or residual that is not finite overrides the rest.
 
@@ -117,9 +125,11 @@ def solve_info(
         iterations: of an iterative solver.
         converged: whether it reached its tolerance.
         fallbacks: how many of `FALLBACKS` a direct solver went through.
+        tolerance: residual beyond which a direct solve is inaccurate.
     """
     finite = jnp.isfinite(jnp.sum(direction)) & jnp.isfinite(residual)
     outcome = Outcome.where(converged, Outcome.success, Outcome.max_steps)
+    outcome = Outcome.where(residual > tolerance, Outcome.inaccurate, outcome)
     for count, fallback in enumerate(FALLBACKS, start=1):
         outcome = Outcome.where(fallbacks == count, fallback, outcome)
     outcome = Outcome.where(finite, outcome, Outcome.not_finite)
@@ -132,9 +142,20 @@ def solve_info(
     )
 
 
+def nonnegative(damping: Float[Array, ""] | float, dtype: DTypeLike) -> Float[Array, ""]:
+    """The damping in the precision of a solve; one below zero is refused, or NaN if it is traced.
+
+    With NaN the solution is not finite, which is said and not stepped.
+    """
+    if is_traced(damping):
+        return jnp.where(damping >= 0, damping, jnp.nan).astype(dtype)
+    damping_value(damping)
+    return jnp.asarray(damping, dtype)
+
+
 def no_info(parameters: PyTree) -> SolveInfo:
     """The diagnostics before any solve."""
-    zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(parameters)))
+    zero = jnp.zeros((), floating_type(parameters))
     # An array from the start, so that the second step has the same signature as the first.
     solved = jax.tree.map(jnp.asarray, Outcome.success)
     return SolveInfo(solved, zero, jnp.zeros((), jnp.int32), zero)

@@ -8,7 +8,14 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from vpng.checks import finite_scalar, positive_integer
-from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, relative_norm, solve_info
+from vpng.curvature.base import (
+    AbstractCurvature,
+    MetricHere,
+    Solution,
+    nonnegative,
+    relative_norm,
+    solve_info,
+)
 
 
 class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
@@ -40,7 +47,7 @@ class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
         state: Float[Array, " P"],
     ) -> Solution[Float[Array, " P"]]:
         flat, unravel = ravel_pytree(gradient)
-        mu = jnp.asarray(damping, flat.dtype)
+        mu = nonnegative(damping, flat.dtype)
         fisher = metric().product()
 
         def product(vector: Array) -> Array:

@@ -10,10 +10,20 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Int, PyTree
 
-from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, relative_norm, solve_info
+from vpng.curvature.base import (
+    AbstractCurvature,
+    MetricHere,
+    Solution,
+    nonnegative,
+    relative_norm,
+    solve_info,
+)
 from vpng.curvature.fallback import CLIPPED, by_products, clipped, fall_back, inverted, raised
 from vpng.distributed.layout import by_columns
 from vpng.errors import expected
+
+TOLERANCE = 1e-2
+"""A direct solve with a larger residual is called inaccurate."""
 
 
 class _Direct(AbstractCurvature[tuple[()]]):
@@ -48,7 +58,7 @@ class Diagonal(_Direct):
         state: tuple[()],
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
-        damped = metric().diagonal().astype(flat.dtype) + jnp.asarray(damping, flat.dtype)
+        damped = metric().diagonal().astype(flat.dtype) + nonnegative(damping, flat.dtype)
         positive = damped > 0
         direction = flat / jnp.where(
             positive, damped, jnp.finfo(damped.dtype).eps * jnp.max(damped)
@@ -74,7 +84,7 @@ class Dense(_Direct):
         state: tuple[()],
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
-        fisher, mu = metric().to_dense().astype(flat.dtype), jnp.asarray(damping, flat.dtype)
+        fisher, mu = metric().to_dense().astype(flat.dtype), nonnegative(damping, flat.dtype)
         matrix = _shifted(fisher, mu)
         factor = jnp.linalg.cholesky(matrix)
         direction, fallbacks = _or_fall_back(
@@ -82,7 +92,9 @@ class Dense(_Direct):
         )
         residual = relative_norm(matrix @ direction - flat, flat)
         condition = _condition(jnp.diagonal(factor))
-        info = solve_info(direction, residual, condition=condition, fallbacks=fallbacks)
+        info = solve_info(
+            direction, residual, condition=condition, fallbacks=fallbacks, tolerance=TOLERANCE
+        )
         return Solution(unravel(direction), (), info)
 
 
@@ -101,7 +113,7 @@ class LeastSquares(_Direct):
         state: tuple[()],
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
-        rows, mu = metric().rows().astype(flat.dtype), jnp.asarray(damping, flat.dtype)
+        rows, mu = metric().factor().astype(flat.dtype), nonnegative(damping, flat.dtype)
         ridge = jnp.sqrt(mu) * jnp.eye(flat.size, dtype=flat.dtype)
         triangle = jnp.linalg.qr(jnp.concatenate([rows, ridge]), mode="r")
         direction, fallbacks = _or_fall_back(
@@ -113,7 +125,9 @@ class LeastSquares(_Direct):
         )
         residual = relative_norm(rows.T @ (rows @ direction) + mu * direction - flat, flat)
         condition = _condition(jnp.diagonal(triangle))
-        info = solve_info(direction, residual, condition=condition, fallbacks=fallbacks)
+        info = solve_info(
+            direction, residual, condition=condition, fallbacks=fallbacks, tolerance=TOLERANCE
+        )
         return Solution(unravel(direction), (), info)
 
 
@@ -143,8 +157,8 @@ class Dual(_Direct):
         state: tuple[()],
     ) -> Solution[tuple[()]]:
         flat, unravel = ravel_pytree(gradient)
-        rows = by_columns(metric().rows().astype(flat.dtype))
-        mu = jnp.asarray(damping, flat.dtype)
+        rows = by_columns(metric().factor().astype(flat.dtype))
+        mu = nonnegative(damping, flat.dtype)
         gram = rows @ rows.T
         factor = jnp.linalg.cholesky(_shifted(gram, mu))
 
@@ -175,7 +189,9 @@ class Dual(_Direct):
         pivots = jnp.diagonal(factor)
         condition = (jnp.max(pivots) / jnp.sqrt(mu)) ** 2
         residual = relative_norm(remainder(direction), flat)
-        info = solve_info(direction, residual, condition=condition, fallbacks=fallbacks)
+        info = solve_info(
+            direction, residual, condition=condition, fallbacks=fallbacks, tolerance=TOLERANCE
+        )
         return Solution(unravel(direction), (), info)
 
 

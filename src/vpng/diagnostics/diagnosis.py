@@ -74,7 +74,7 @@ class Diagnosis:
         return self.spectrum.condition(self.damping)
 
     def __str__(self) -> str:
-        rows = [(label, value) for label, value in self._rows()]
+        rows = self._rows()
         width = max(len(label) for label, _ in rows)
         return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
 

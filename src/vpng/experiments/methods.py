@@ -31,6 +31,11 @@ _LABELS = {
 }
 
 
+def is_vpng(name: str) -> bool:
+    """Whether this is the name of VPNG in any representation."""
+    return name in (Method.VPNG, Method.VPNG_BLOCK, Method.VPNG_EIGENBASIS)
+
+
 def label_of(name: str) -> str:
     """The label of a method, or of anything else that has curves, by its name."""
     known = {method.value: method.label for method in Method}

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from vpng import optimizers
 from vpng.errors import expected
+from vpng.experiments.crossing import first_crossing
 from vpng.experiments.figures import draw_panels
 from vpng.experiments.methods import Method
 from vpng.experiments.results import Results, Run
@@ -17,15 +18,18 @@ from vpng.experiments.rules import adam_or_rmsprop
 from vpng.fisher import Predictive, Probed, Variational
 from vpng.kronecker import (
     AbstractFactorDamping,
+    AbstractKronecker,
     Kronecker,
     KroneckerTridiagonal,
     LogarithmicRank,
     PerFactor,
+    Structure,
     discover,
     in_eigenbasis,
 )
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem
+from vpng.transform.hessian_free import AbstractProduct, GaussNewton
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,9 @@ class Factored:
         inverse_period: steps between two refreshes of their inverses.
         low_rank: keep K ln(dim) eigenvectors of large factors with this K; None for all.
         num_particles: Monte Carlo samples for the Hessian-free products.
+        product: what the Hessian-free method multiplies with.
+        independent_outputs: whether the data are independent given the outputs of the last layer,
+            whose factor then is diagonal.
     """
 
     damping: float = 0.1
@@ -49,6 +56,8 @@ class Factored:
     inverse_period: int = 5
     low_rank: float | None = None
     num_particles: int = 10
+    product: AbstractProduct = GaussNewton()
+    independent_outputs: bool = True
 
 
 def network_optimizer(
@@ -60,7 +69,11 @@ def network_optimizer(
     learning_rate: Float[Array, ""] | float,
     rmsprop: Bool[Array, ""] | bool,
 ) -> optax.GradientTransformation:
-    """The optimizer of one method at one grid point, which may be traced."""
+    """The optimizer of one method at one grid point, which may be traced.
+
+    Dense layers in a chain have the paper's block-tridiagonal curvature, other networks the
+    block-diagonal one.
+    """
     on_top = adam_or_rmsprop(rmsprop)
     options: dict[str, Any] = {
         "factor_damping": factored.factor_damping,
@@ -79,6 +92,7 @@ def network_optimizer(
                 learning_rate,
                 rule=on_top,
                 objective=ELBO(factored.num_particles),
+                product=factored.product,
                 damping=factored.damping,
                 max_steps=10,
             )
@@ -90,14 +104,14 @@ def network_optimizer(
                 learning_rate,
                 rule=on_top,
                 metric=metric,
-                curvature=KroneckerTridiagonal(structure, **options),
+                curvature=_tridiagonal_if_chain(structure)(structure, **options),
                 damping=factored.damping,
             )
         case Method.VPNG | Method.VPNG_BLOCK:
             metric = Predictive(Probed(1), num_particles=1)
             structure = discover(problem, parameters, batch, metric)
-            kind = KroneckerTridiagonal if method is Method.VPNG else Kronecker
-            curvature = kind(structure, diagonal_outputs=True, **options)
+            kind = _tridiagonal_if_chain(structure) if method is Method.VPNG else Kronecker
+            curvature = kind(structure, diagonal_outputs=factored.independent_outputs, **options)
             return optimizers.vpng(
                 problem,
                 learning_rate,
@@ -108,6 +122,10 @@ def network_optimizer(
             )
         case _:
             raise expected("method", "one with a rule on top", method)
+
+
+def _tridiagonal_if_chain(structure: Structure) -> type[AbstractKronecker]:
+    return KroneckerTridiagonal if structure.is_chain else Kronecker
 
 
 def eigenbasis_direction(
@@ -148,7 +166,8 @@ def race(runs: list[Run]) -> dict[str, Any]:
     entries = {}
     for method in dict.fromkeys(run.method for run in runs):
         mine = [run for run in runs if run.method == method]
-        reached = [time for run in mine if (time := _first_time(run, target)) is not None]
+        times = [first_crossing(r.curves["seconds"], r.curves["test_elbo"], target) for r in mine]
+        reached = [time for time in times if time is not None]
         mean = float(np.mean(reached)) if len(reached) == len(mine) else None
         entries[method] = {
             "seconds_to_gradient_final": mean,
@@ -156,11 +175,6 @@ def race(runs: list[Run]) -> dict[str, Any]:
             "lead_in_nats": float(np.mean([r.curves["test_elbo"][-1] for r in mine])) - target,
         }
     return {"gradient_final_test_elbo": target, "methods": entries}
-
-
-def _first_time(run: Run, target: float) -> float | None:
-    reached = np.asarray(run.curves["test_elbo"]) >= target
-    return float(np.asarray(run.curves["seconds"])[reached.argmax()]) if reached.any() else None
 
 
 def elbo_table(results: Results) -> tuple[list[str], list[list[str]]]:

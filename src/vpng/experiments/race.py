@@ -301,7 +301,12 @@ def _optimizer(
     """By shape: Kronecker factors for networks, else whatever `auto` takes."""
     problem = course.problem
     if problem.local and _count(params) > MANY_PARAMETERS:
-        factored = Factored(damping=config.damping, num_particles=config.num_particles)
+        factored = Factored(
+            damping=config.damping,
+            num_particles=config.num_particles,
+            product=course.product,
+            independent_outputs=False,
+        )
         return network_optimizer(factored, method, problem, params, batch, learning_rate, rmsprop)
     rule = adam_or_rmsprop(rmsprop)
     match method:
@@ -378,7 +383,10 @@ def load_course(target: str) -> Course:
     except ModuleNotFoundError as error:
         if error.name != module_name:
             raise
-        raise expected("TARGET", f"a module {module_name} that can be imported", "none") from error
+        raise InputError(
+            f"TARGET: expected a module {module_name} that can be imported from {Path.cwd()} or "
+            "the environment, found no such module."
+        ) from error
     except AttributeError as error:
         raise InputError(
             f"TARGET: expected {attribute} in {module_name}, got none there."

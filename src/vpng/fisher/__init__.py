@@ -3,8 +3,8 @@
 from vpng.fisher.estimator import AbstractEstimator, Exact, Probed, Sampled
 from vpng.fisher.metric import (
     AbstractMetric,
+    BayesianNetwork,
     Divergence,
-    Network,
     Predictive,
     Sum,
     Variational,
@@ -15,10 +15,10 @@ from vpng.fisher.whiten import has_closed_form, whiten
 __all__ = [
     "AbstractEstimator",
     "AbstractMetric",
+    "BayesianNetwork",
     "Divergence",
     "Exact",
     "FisherOperator",
-    "Network",
     "Predictive",
     "Probed",
     "Sampled",

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from vpng.checks import positive_integer
 from vpng.fisher.conditional import joint_rows, sampled_scores
 from vpng.fisher.misfit import scaled_by_misfit
+from vpng.fisher.unwrap import unwrapped
 from vpng.fisher.whiten import Whitened, has_closed_form, whitened
 from vpng.problem import Site
 from vpng.random import with_loop
@@ -96,7 +97,8 @@ class Exact(AbstractEstimator):
     random_signs: ClassVar[bool] = False
 
     fallback: Sampled = Sampled()
-    pool_particles: bool = eqx.field(default=False, static=True)
+    # Exact rows have no random signs: summed over particles they would not be rows of F.
+    pool_particles: bool = eqx.field(default=False, static=True, init=False)
     with_misfit: bool = eqx.field(default=False, static=True)
 
     def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
@@ -174,11 +176,7 @@ def _samples(rng_key: PRNGKeyArray, distribution: dist.Distribution, count: int)
             return jnp.asarray(distribution.sample(key, (count,)))
         except NotImplementedError:
             continue
-    while isinstance(
-        distribution, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution
-    ):
-        distribution = distribution.base_dist
-    _mention_without_samples(type(distribution))
+    _mention_without_samples(type(unwrapped(distribution)))
     return None
 
 

@@ -1,6 +1,7 @@
 """Which geometry the gradient is measured in: predictive Fisher, variational one, or sums."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -44,6 +45,8 @@ class Predictive(AbstractMetric):
         max_data: at most so many data of the batch are used, None for all.
     """
 
+    stream: ClassVar[int] = 0
+
     estimator: AbstractEstimator = Exact()
     num_particles: int = eqx.field(default=10, static=True)
     max_data: int | None = eqx.field(default=None, static=True)
@@ -77,6 +80,8 @@ class Variational(AbstractMetric):
         max_data: at most so many data of the batch are used, None for all.
     """
 
+    stream: ClassVar[int] = 1
+
     estimator: AbstractEstimator = Exact()
     num_particles: int = eqx.field(default=1, static=True)
     max_data: int | None = eqx.field(default=None, static=True)
@@ -101,7 +106,7 @@ class Variational(AbstractMetric):
         return _operator(self, problem, parameters, batch, rng_key, middle, sites)
 
 
-class Network(AbstractMetric):
+class BayesianNetwork(AbstractMetric):
     """The Fisher of a Bayesian network with several stochastic layers.
 
     Every conditional distribution, observed or latent, contributes its information through its
@@ -112,6 +117,8 @@ class Network(AbstractMetric):
         estimator: how the expectation over each site's own draw is taken.
         num_particles: draws of eps.
     """
+
+    stream: ClassVar[int] = 2
 
     estimator: AbstractEstimator = Exact()
     num_particles: int = eqx.field(default=10, static=True)
@@ -136,7 +143,7 @@ class Network(AbstractMetric):
 
 
 class Divergence(AbstractMetric):
-    """The curvature of KL(q || p) itself, which `Predictive` and `Network` leave to the damping.
+    """The curvature of KL(q || p) itself, which the other metrics leave to the damping.
 
     The information that the priors of latents without parents hold about those latents, and the
     curvature of the negative entropy of q, `vpng.fisher.entropy`.
@@ -145,6 +152,8 @@ class Divergence(AbstractMetric):
         estimator: how the expectation over each prior is taken.
         num_particles: draws of eps.
     """
+
+    stream: ClassVar[int] = 3
 
     estimator: AbstractEstimator = Exact()
     num_particles: int = eqx.field(default=10, static=True)
@@ -190,14 +199,25 @@ def _prior_sites(
 
 
 class Sum(AbstractMetric):
-    """The sum of several metrics, all at the same draws: what they share is computed once."""
+    """The sum of several metrics, all at the same latents: what they share is computed once.
+
+    Each kind of metric draws its samples and signs from a `stream` of its own, so that the rows of
+    different terms are independent given the latents.
+    """
 
     terms: tuple[AbstractMetric, ...]
 
     def operator(
         self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
-        first, *rest = (term.operator(problem, parameters, batch, rng_key) for term in self.terms)
+        kinds = [type(term) for term in self.terms]
+        operators = []
+        for place, term in enumerate(self.terms):
+            # Terms of one kind would draw the same signs and samples, and no longer be independent.
+            before = kinds[:place].count(kinds[place])
+            key = jax.random.fold_in(rng_key, before) if before else rng_key
+            operators.append(term.operator(problem, parameters, batch, key))
+        first, *rest = operators
         return sum(rest, start=first)
 
     def __add__(self, other: AbstractMetric) -> "Sum":
@@ -205,7 +225,7 @@ class Sum(AbstractMetric):
 
 
 def _operator(
-    metric: Predictive | Variational | Network | Divergence,
+    metric: Predictive | Variational | BayesianNetwork | Divergence,
     problem: Problem,
     parameters: Parameters,
     batch: PyTree,
@@ -218,6 +238,7 @@ def _operator(
     if metric.max_data is not None:
         batch = by_rows(problem.first_data(batch, metric.max_data))
     noise_key, draw_key = jax.random.split(rng_key)
+    draw_key = jax.random.fold_in(draw_key, metric.stream)
     noise = jax.vmap(problem.noise, in_axes=(0, None))(
         jax.random.split(noise_key, num_particles), batch
     )

@@ -127,9 +127,12 @@ class Bottleneck(NamedTuple):
         first = lambda tree: jax.tree.map(lambda leaf: leaf[0], tree)
         of_leaves = lambda leaves, draws: self.outer(jax.tree.unflatten(structure, leaves), draws)
         coordinates = lambda leaves, draws: of_leaves(leaves, draws).coordinates
-        [used] = leaves_in_use(
+        [read] = leaves_in_use(
             lambda leaves: [coordinates(leaves, first(self.draws))], first(leaves)
         )
+        # Discrete latents do not move.
+        moves = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
+        used = [here and moving for here, moving in zip(read, moves, strict=True)]
         keep = lambda leaves: [leaf for leaf, here in zip(leaves, used, strict=True) if here]
 
         def jacobian(leaves: list[Array], draws: PyTree) -> Array:
@@ -216,6 +219,24 @@ class ByDatum(NamedTuple):
         return every.reshape(-1, every.shape[-1])
 
 
+def _sum_of_squares(
+    row_function: Callable[[PyTree], Float[Array, "..."]], parameters: PyTree
+) -> Float[Array, " P"]:
+    """The sum of squares of every column of the Jacobian, of which a few rows are there at once."""
+    flat, unravel = ravel_pytree(parameters)
+    rows, pull = jax.vjp(lambda vector: row_function(unravel(vector)).ravel(), flat)
+    at_once = max(1, min(rows.size, _DENSE_FROM_ROWS_LIMIT // flat.size))
+
+    def add(index: Array, total: Array) -> Array:
+        places = index * at_once + jnp.arange(at_once)
+        # Places past the last row are outside of every one-hot vector: rows of zero.
+        basis = jax.nn.one_hot(places, rows.size, dtype=rows.dtype)
+        (some,) = jax.vmap(pull)(basis)
+        return total + jnp.sum(some**2, axis=0)
+
+    return jax.lax.fori_loop(0, -(-rows.size // at_once), add, jnp.zeros_like(flat))
+
+
 @dataclass(frozen=True)
 class FisherOperator:
     """F = R^T R with R the Jacobian of `row_function` at `parameters`.
@@ -275,7 +296,19 @@ class FisherOperator:
         return self.product()(vector)
 
     def rows(self) -> Float[Array, "M P"]:
-        """The factor R as a matrix, columns in the order of `ravel_pytree`."""
+        """The factor R as a matrix: rows as `push` has them, columns as `ravel_pytree` has them."""
+        if self.by_datum is None:
+            return self.factor()
+        shape = jax.eval_shape(self.row_function, self.parameters).shape
+        matrix = self.by_datum.matrix(self.parameters)
+        if len(shape) < 3:
+            return matrix
+        particles, data, per_datum = shape
+        by_datum = matrix.reshape(data, particles, per_datum, -1)
+        return jnp.swapaxes(by_datum, 0, 1).reshape(matrix.shape)
+
+    def factor(self) -> Float[Array, "M P"]:
+        """`rows` in any order, which is all that F = R^T R asks."""
         if self.by_datum is not None:
             return self.by_datum.matrix(self.parameters)
         return Traced.of(self.row_function, self.parameters).jacobian()
@@ -289,7 +322,7 @@ class FisherOperator:
             return middle.gram(self.parameters)
         traced = Traced.of(self.row_function, self.parameters)
         if traced.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
-            factor = traced.jacobian() if self.by_datum is None else self.rows()
+            factor = traced.jacobian() if self.by_datum is None else self.factor()
             return product(factor.T, factor)
         flat, unravel = ravel_pytree(self.parameters)
         basis = jnp.eye(flat.size, dtype=flat.dtype)
@@ -302,7 +335,17 @@ class FisherOperator:
             return sum(term.diagonal() for term in self.terms)
         if self.num_parameters**2 <= _DENSE_FROM_ROWS_LIMIT and self.bottleneck is not None:
             return jnp.diagonal(self.to_dense())
-        return jnp.sum(self.rows() ** 2, axis=0)
+        if self.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
+            return jnp.sum(self.factor() ** 2, axis=0)
+        if self.by_datum is None:
+            return _sum_of_squares(self.row_function, self.parameters)
+
+        def add(total: Array, inputs: PyTree) -> tuple[Array, None]:
+            one = lambda parameters: self.by_datum.rows(parameters, inputs)
+            return total + _sum_of_squares(one, self.parameters), None
+
+        flat, _ = ravel_pytree(self.parameters)
+        return jax.lax.scan(add, jnp.zeros_like(flat), self.by_datum.inputs)[0]
 
     def restricted(self, active: PyTree, embed: Callable[[PyTree], PyTree]) -> "FisherOperator":
         """The block of F that belongs to some of the parameters, the rest held fixed.

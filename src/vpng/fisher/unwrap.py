@@ -12,6 +12,14 @@ from numpyro.distributions.flows import (
 )
 
 
+def unwrapped(distribution: dist.Distribution) -> dist.Distribution:
+    """The family inside what only adds dimensions or hides values; transforms stay."""
+    wrappers = dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution
+    while isinstance(distribution, wrappers):
+        distribution = distribution.base_dist
+    return distribution
+
+
 class Core(NamedTuple):
     """The distribution inside, the value on its own scale, and the mask.
 

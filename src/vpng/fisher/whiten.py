@@ -341,36 +341,53 @@ def _folded(_at: dist.FoldedDistribution) -> None:
     return None
 
 
+def _without_shape(distribution: dist.Distribution) -> dist.Distribution:
+    """The family whose batch and event an expansion or `to_event` changed; masks stay."""
+    while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
+        distribution = distribution.base_dist
+    return distribution
+
+
+_LOCATED = (dist.Normal, dist.Laplace, dist.Cauchy, dist.Logistic, dist.StudentT)
+_SCALED = {dist.HalfNormal: "scale", dist.HalfCauchy: "scale"}
+_RATED = {dist.Exponential: "rate", dist.Gamma: "rate"}
+
+
 @_family.register(dist.TransformedDistribution)
 def _transformed(at: dist.TransformedDistribution) -> Whiten | None:
     # A fixed bijection loses no information. One with arrays inside may depend on the parameters:
-    # only an affine map of a location-scale family is folded into that family.
+    # only an affine map is folded into the family that it moves or stretches.
     if not has_arrays(at.transforms):
         return _wrapping(at.base_dist, lambda rows, _at: rows)
-    base = at.base_dist
-    event_dims = 0
-    while isinstance(base, dist.ExpandedDistribution | dist.Independent):
-        event_dims += getattr(base, "reinterpreted_batch_ndims", 0)
-        base = base.base_dist
-    affine = [t for t in at.transforms if isinstance(t, transforms.AffineTransform)]
-    later = [t for t in at.transforms[1:] if has_arrays(t)]
-    if not isinstance(base, dist.Normal) or len(affine) != 1 or later:
+    first, *later = at.transforms
+    if not isinstance(first, transforms.AffineTransform) or any(map(has_arrays, later)):
         return None
-    if not isinstance(at.transforms[0], transforms.AffineTransform):
+    kind = type(_without_shape(at.base_dist))
+    # A moving end of the support would be no regular parameter.
+    stretched = kind in (*_SCALED, *_RATED) and not has_arrays(first.loc)
+    if kind not in _LOCATED and not stretched:
         return None
+    rule = _family(_folded_in(at))
+    if isinstance(rule, DiagonalRule):
+        return DiagonalRule(
+            lambda at: rule.weights(_folded_in(at)), lambda of: rule.coordinates(_folded_in(of))
+        )
+    return None if rule is None else lambda at, of: rule(_folded_in(at), _folded_in(of))
 
-    def moved(d: dist.TransformedDistribution) -> dist.Distribution:
-        map_ = d.transforms[0]
-        inner = d.base_dist
-        while isinstance(inner, dist.ExpandedDistribution | dist.Independent):
-            inner = inner.base_dist
-        location = map_.loc + map_.scale * inner.loc
-        scale = jnp.abs(map_.scale) * inner.scale
-        shape = d.base_dist.batch_shape + d.base_dist.event_shape
-        location = jnp.broadcast_to(location, jnp.broadcast_shapes(shape, jnp.shape(location)))
-        return dist.Normal(location, scale)
 
-    normal = _location_scale(1.0, 2.0)
-    return DiagonalRule(
-        lambda at: normal.weights(moved(at)), lambda of: normal.coordinates(moved(of))
-    )
+def _folded_in(distribution: dist.TransformedDistribution) -> dist.Distribution:
+    """The family with its first transform, an affine one, in its own parameters."""
+    affine, inner = distribution.transforms[0], _without_shape(distribution.base_dist)
+    kind, stretch = type(inner), jnp.abs(affine.scale)
+    parameters = {name: getattr(inner, name) for name in kind.arg_constraints}
+    if kind in _LOCATED:
+        parameters["loc"] = affine.loc + affine.scale * inner.loc
+        parameters["scale"] = stretch * inner.scale
+    elif kind in _SCALED:
+        parameters[_SCALED[kind]] = stretch * parameters[_SCALED[kind]]
+    else:
+        parameters[_RATED[kind]] = parameters[_RATED[kind]] / stretch
+    shape = distribution.base_dist.batch_shape + distribution.base_dist.event_shape
+    shape = jnp.broadcast_shapes(shape, *(jnp.shape(value) for value in parameters.values()))
+    full = {name: jnp.broadcast_to(value, shape) for name, value in parameters.items()}
+    return kind(**full, validate_args=False)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from vpng.errors import InputError
+from vpng.findings import path_name
 
 
 @dataclass(frozen=True)
@@ -156,29 +157,44 @@ class Structure:
                 f"{', '.join(unknown)} besides; call vpng.kronecker.discover with these parameters."
             )
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether all layers are dense and follow each other one by one."""
+        return self._broken_link() is None
+
     def check_chain(self) -> None:
         """Refuse layers that do not follow each other one by one.
 
         Raises:
             InputError: naming the layer where the chain branches.
         """
+        broken = self._broken_link()
+        if broken is not None:
+            raise InputError(
+                f"structure: expected dense layers in a chain, got {broken}; use Kronecker, which "
+                "takes any network."
+            )
+
+    def _broken_link(self) -> str | None:
+        """The first thing that keeps the layers from being a chain, in words."""
         wanted: tuple[str, ...] = ()
         for layer in self.layers:
             if layer.num_uses > 1:
-                raise _not_a_chain(f"{layer.weight}, which is used {layer.num_uses} times")
+                return f"{layer.weight}, which is used {layer.num_uses} times"
             if layer.kind != "dense":
-                raise _not_a_chain(f"{layer.weight}, which is a {layer.kind}")
+                return f"{layer.weight}, which is a {layer.kind}"
             if layer.sources != wanted:
-                raise _not_a_chain(
+                return (
                     f"a branch at {layer.weight}, which follows {_listed(layer.sources)} where a "
                     f"chain has {_listed(wanted)}"
                 )
             wanted = (layer.weight,)
         if self.layers and self.outputs != wanted:
-            raise _not_a_chain(
+            return (
                 f"a branch at the rows, which follow {_listed(self.outputs)} where a chain has "
                 f"{_listed(wanted)}"
             )
+        return None
 
     def explain(self) -> str:
         """A table: each parameter, its block and why it is there."""
@@ -209,14 +225,12 @@ class Structure:
 def by_path(tree: PyTree) -> dict[str, Any]:
     """The leaves of `tree` by their paths, in its order."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in leaves}
+    return {path_name(path): leaf for path, leaf in leaves}
 
 
 def with_leaves(tree: PyTree, leaves: dict[str, Array]) -> PyTree:
     """`tree` with the leaves of these paths, None elsewhere."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: leaves.get(jax.tree_util.keystr(path).lstrip(".")), tree
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, _: leaves.get(path_name(path)), tree)
 
 
 def visible(
@@ -234,10 +248,3 @@ def visible(
 
 def _listed(names: tuple[str, ...]) -> str:
     return " and ".join(names) if names else "no layer"
-
-
-def _not_a_chain(what: str) -> InputError:
-    return InputError(
-        f"structure: expected dense layers in a chain, got {what}; use Kronecker, which takes any "
-        "network."
-    )

@@ -155,7 +155,7 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
             wanted = "means and deviations of one length, and two classes"
             raise expected("arrays", wanted, f"{loc.shape}, {scale.shape}, {self.classes_.shape}")
         if not (np.isfinite(loc).all() and np.isfinite(scale).all()):
-            raise expected("arrays", "finite numbers", "others")
+            raise expected("arrays", "finite means and deviations", "NaN or infinity among them")
         self.n_features_in_ = len(loc) - int(self.fit_intercept)
         self._adopt(loc, scale)
 

@@ -15,7 +15,7 @@ from numpyro.distributions.distribution import Unit
 from numpyro.distributions.transforms import Transform
 
 from vpng.errors import InputError
-from vpng.fisher.unwrap import has_arrays
+from vpng.fisher.unwrap import has_arrays, unwrapped
 from vpng.numpyro.triangular import gathered
 from vpng.problem import Parameters, Problem, Site, leaves_in_use, parameters_of
 
@@ -94,10 +94,6 @@ class TracedProblem(Problem):
 
     def batch_size(self, batch: Call) -> int:
         return self.num_data
-
-    def reparameterised(self, variational: PyTree, batch: Call) -> bool:
-        sites = self.approximation(variational, batch).values()
-        return all(site.has_rsample for site in sites)
 
     def latent(self, variational: PyTree, noise: PRNGKeyArray, batch: Call) -> dict[str, Array]:
         return self._drawn(self.guide_trace(variational, noise, batch))
@@ -267,7 +263,7 @@ def _is_latent(site: dict[str, Any]) -> bool:
 
 
 def _is_factor(site: dict[str, Any]) -> bool:
-    return site["type"] == "sample" and isinstance(_unwrapped(site["fn"]), Unit)
+    return site["type"] == "sample" and isinstance(unwrapped(site["fn"]), Unit)
 
 
 def is_observation(site: dict[str, Any]) -> bool:
@@ -276,14 +272,14 @@ def is_observation(site: dict[str, Any]) -> bool:
 
 
 def _value_of_flat_prior(site: dict[str, Any]) -> Array | None:
-    if not _is_latent(site) or not isinstance(_unwrapped(site["fn"]), dist.ImproperUniform):
+    if not _is_latent(site) or not isinstance(unwrapped(site["fn"]), dist.ImproperUniform):
         return None
     transform = dist.biject_to(site["fn"].support)
     return transform(jnp.zeros(transform.inverse_shape(site["fn"].shape())))
 
 
 def _is_flow(site: dict[str, Any]) -> bool:
-    fn = _unwrapped(site["fn"]) if _is_latent(site) else None
+    fn = unwrapped(site["fn"]) if _is_latent(site) else None
     return isinstance(fn, dist.TransformedDistribution) and has_arrays(fn.transforms)
 
 
@@ -291,7 +287,7 @@ def _has_density(site: dict[str, Any]) -> bool:
     """Whether a latent's prior can be sampled, so that it has an information."""
     if not _is_latent(site) or site["fn"].is_discrete:
         return False
-    return not isinstance(_unwrapped(site["fn"]), dist.ImproperUniform | dist.Delta)
+    return not isinstance(unwrapped(site["fn"]), dist.ImproperUniform | dist.Delta)
 
 
 def traced_problem(
@@ -430,13 +426,13 @@ def _check_reparameterised(guide_trace: Trace, model_trace: Trace) -> None:
         if _is_latent(site) and not site["fn"].has_rsample:
             raise InputError(
                 f"guide site {name!r}: expected a distribution that can be reparameterised, got "
-                f"{type(_unwrapped(site['fn'])).__name__}. {DISCRETE_REMEDY}"
+                f"{type(unwrapped(site['fn'])).__name__}. {DISCRETE_REMEDY}"
             )
     for name, site in model_trace.items():
         if _is_latent(site) and site["fn"].is_discrete:
             raise InputError(
                 f"model site {name!r}: expected a continuous latent, got the discrete "
-                f"{type(_unwrapped(site['fn'])).__name__}. {DISCRETE_REMEDY}"
+                f"{type(unwrapped(site['fn'])).__name__}. {DISCRETE_REMEDY}"
             )
 
 
@@ -448,9 +444,3 @@ def _mention_factors(model_trace: Trace) -> None:
             "loss and are absent from the curvature.",
             stacklevel=2,
         )
-
-
-def _unwrapped(fn: Any) -> Any:
-    while isinstance(fn, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
-        fn = fn.base_dist
-    return fn

@@ -28,7 +28,7 @@ from vpng.distributed.faults import stopping_if_lost
 from vpng.distributed.layout import Layout, as_layout
 from vpng.distributed.processes import in_any_process, is_first
 from vpng.errors import InputError, expected
-from vpng.fisher import AbstractMetric, Divergence, Exact, Network
+from vpng.fisher import AbstractMetric, BayesianNetwork, Divergence, Exact
 from vpng.fisher.operator import mean_of
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
 from vpng.numpyro.causes import Cause, cause_at, far_off
@@ -55,14 +55,14 @@ MAX_REJECTIONS = 30
 """Steps in a row that cannot be taken, after which a run stops."""
 
 STUCK = (
-    "The run stopped after {done} steps: in the last ones something was not finite and no step "
-    "could be taken. Not finite is the {cause.parts}. The parameters are the last good ones. "
-    "{cause.advice}."
+    "The run stopped after {done} steps: something was not finite in the last of them, and no step "
+    "could be taken. What is not finite: the {cause.parts}. The parameters returned are the last "
+    "good ones. {cause.advice}."
 )
 
 DROPPED = (
-    "{count} of {done} steps had a loss that was not finite and were dropped. Not finite is the "
-    "{cause.parts}. {cause.advice}."
+    "{count} of {done} steps had a loss that was not finite and were dropped. What is not finite: "
+    "the {cause.parts}. {cause.advice}."
 )
 
 SAVED_CHUNK = 100
@@ -91,6 +91,11 @@ class RunResult(SVIRunResult):
 
 
 _CONVERGED = "CONVERGED"
+
+_NOT_INITIALISED = (
+    "svi_state: expected an SVI that was initialised; call svi.init(rng_key, *args) or "
+    "svi.run(...) on this object first."
+)
 
 
 class _Holder(_NumPyroOptim):
@@ -251,7 +256,10 @@ class SVI(infer.SVI):
         if self.rule is not None:
             raise expected("optim", "None, the automatic rule", type(self.rule).__name__)
         if self.network is not None:
-            raise expected("model", "one without networks, whose rule has no such report", "one")
+            raise InputError(
+                "model: this one is mostly networks, whose rule has no diagnostics; use "
+                "vpng.diagnose, which looks at any model."
+            )
         return self._step(svi_state, args, kwargs, False)[2]
 
     def run(
@@ -480,12 +488,12 @@ class SVI(infer.SVI):
     def _bound(self) -> partial:
         """From unconstrained to constrained parameters, as NumPyro's `init` bound it."""
         if not isinstance(self.constrain_fn, partial):
-            raise expected("svi_state", "a call of init before this one", "none")
+            raise InputError(_NOT_INITIALISED)
         return self.constrain_fn
 
     def _initialised(self) -> TracedProblem:
         if self.problem is None:
-            raise expected("svi_state", "a call of init before this one", "none")
+            raise InputError(_NOT_INITIALISED)
         return self.problem
 
     def _split(self, raw: dict[str, PyTree]) -> Parameters:
@@ -543,7 +551,7 @@ class SVI(infer.SVI):
 def default_metric(num_particles: int = 10) -> AbstractMetric:
     """The Fisher of every conditional distribution, and the KL's own curvature."""
     estimator = Exact(with_misfit=True)
-    return Network(estimator, num_particles) + Divergence(estimator, num_particles)
+    return BayesianNetwork(estimator, num_particles) + Divergence(estimator, num_particles)
 
 
 def _as_optimizer(

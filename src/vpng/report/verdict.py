@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from vpng.experiments.methods import Method, label_of
+from vpng.experiments.crossing import first_crossing
+from vpng.experiments.methods import is_vpng, label_of
 from vpng.experiments.results import Headline
 from vpng.report.intervals import Interval, difference, factor
 
-CHAMPIONS = (Method.VPNG.value, Method.VPNG_BLOCK.value)
 AMOUNTS = {"seconds": "seconds", "iteration": "steps"}
 FEWER = {"seconds": "less time", "iteration": "fewer steps"}
 MORE = {"seconds": "more time", "iteration": "more steps"}
@@ -84,8 +84,8 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
         _Side(name, [run for run in document["runs"] if run["method"] == name], headline)
         for name in names
     ]
-    ours = [side for side in sides if side.name in CHAMPIONS]
-    others = [side for side in sides if side.name not in CHAMPIONS]
+    ours = [side for side in sides if is_vpng(side.name)]
+    others = [side for side in sides if not is_vpng(side.name)]
     if not ours or not others:
         listed = ", ".join(f"{side.label} {side.shown()}" for side in sides)
         return Verdict(Standing.NONE, [*findings, f"Final {headline.label}: {listed}."])
@@ -201,20 +201,12 @@ def _crossings(side: _Side, axis: str, level: float) -> list[float] | None:
 
 
 def _crossing(run: Mapping[str, Any], headline: Headline, axis: str, level: float) -> float | None:
-    """Where a curve first reaches `level`, interpolated between records."""
+    """Where a run first reaches `level`."""
     sign = 1.0 if headline.higher_is_better else -1.0
     curves = run["curves"]
-    before: tuple[float, float] | None = None
-    for x, y in zip(curves[axis], curves[headline.metric], strict=True):
-        if x is None or y is None:
-            continue
-        if sign * y >= sign * level:
-            if before is None or before[1] == y:
-                return max(float(x), 1e-12)
-            share = (level - before[1]) / (y - before[1])
-            return float(before[0] + share * (x - before[0]))
-        before = (x, y)
-    return None
+    rising = [None if value is None else sign * value for value in curves[headline.metric]]
+    found = first_crossing(curves[axis], rising, sign * level)
+    return None if found is None else max(found, 1e-12)
 
 
 def _best(run: Mapping[str, Any], metric: str, sign: float) -> float | None:

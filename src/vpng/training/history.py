@@ -1,6 +1,6 @@
 """What a run remembers."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,10 @@ class Record:
         values: dict[str, Any] = vars(self).copy()
         del values["cause"]
         return {**values.pop("metrics"), **values}
+
+
+RESERVED = tuple(f.name for f in fields(Record) if f.name not in ("metrics", "cause"))
+"""Names that every record has, and no metric may take."""
 
 
 @dataclass

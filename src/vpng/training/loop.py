@@ -18,6 +18,7 @@ from vpng.distributed.faults import stopping_if_lost
 from vpng.distributed.layout import Layout, as_layout, compiled
 from vpng.distributed.processes import agreed, is_first
 from vpng.errors import expected
+from vpng.findings import path_name
 from vpng.interrupts import Interrupt, deferred_interrupts
 from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem, check_problem
@@ -27,8 +28,8 @@ from vpng.training.checkpoint import Checkpoints, Keeper
 from vpng.training.chunks import Chunks
 from vpng.training.data import AbstractData, Batches, InMemory, as_data
 from vpng.training.guard import Guard
-from vpng.training.history import History, Record
-from vpng.training.identity import Identity
+from vpng.training.history import RESERVED, History, Record
+from vpng.training.identity import Identity, kind_of
 from vpng.training.placed import Placed, placed
 from vpng.training.progress import progress_bar
 from vpng.training.step import StepInfo, TrainState, init_state
@@ -60,7 +61,8 @@ class StopReason(Enum):
     CONVERGED = "the loss no longer improves by more than its noise"
     INTERRUPTED = "a signal asked to stop; the checkpoint is the place to go on from"
     NOT_FINITE = (
-        "step after step had something that is not finite; the parameters are the last good ones. "
+        "too many steps in a row had a loss, gradient or update that is not finite; the parameters "
+        "are the last good ones. "
         "Lower the learning rate, raise the damping, look at the data or use float64"
     )
 
@@ -122,6 +124,7 @@ class Loop:
         of_kind("problem", problem, Problem, "a vpng.Problem")
         of_kind("optimizer", optimizer, optax.GradientTransformation, "an optax transformation")
         of_kind("objective", objective, ELBO, "an objective such as ELBO(10)")
+        of_kind("guard", guard, Guard | None, "Guard(), or None for none")
         self._layout = as_layout(mesh)
         self._data = placed(as_data(data), self._layout)
         if problem.num_data != len(self._data):
@@ -169,14 +172,12 @@ class Loop:
         """
         other = copy(self)
         other._data = placed(as_data(data), self._layout)
-        kinds = [
-            jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), held)
-            for held in (self._data, other._data)
-        ]
-        if kinds[0] != kinds[1]:
-            raise expected("data", "the shapes and types of the loop's own data", "others")
+        own, given = (_kinds(held) for held in (self._data, other._data))
+        if own != given:
+            raise expected("data", f"arrays as the loop was made with, {own}", given)
         other._identity = None
         if metrics is not None:
+            _check_names(metrics)
             other._measure = lambda state: _floats(_evaluated(metrics, state, self._readout))
         return other
 
@@ -221,6 +222,11 @@ class Loop:
         positive_integer("num_steps", num_steps)
         if max_seconds is not None:
             finite_scalar("max_seconds", max_seconds, minimum=0.0, strict=True)
+        of_kind("stop", stop, Converged | None, "a rule such as Converged(), or None")
+        of_kind("checkpoints", checkpoints, Checkpoints | None, "Checkpoints(folder), or None")
+        for place, callback in enumerate(callbacks):
+            if not callable(callback):
+                raise expected(f"callbacks[{place}]", "a function (record, state)", repr(callback))
         if stop is not None:
             num_steps = min(num_steps, stop.max_steps)
         last_step = min(int(state.step) + num_steps, np.iinfo(np.int32).max)
@@ -307,9 +313,30 @@ def _compile_metrics(
 ) -> Callable[[TrainState], dict[str, float]]:
     if not metrics:
         return lambda state: {}
-
+    _check_names(metrics)
+    shapes = jax.eval_shape(lambda state: _evaluated(metrics, state, readout), state)
+    for name, value in shapes.items():
+        if value.shape != ():
+            raise expected(f"metrics[{name!r}]", "a single number", f"shape {value.shape}")
     measure = compiled(layout, lambda state: _evaluated(metrics, state, readout), state)
     return lambda state: _floats(measure(state))
+
+
+def _check_names(metrics: Mapping[str, Metric]) -> None:
+    """Refuse metrics that would hide what every record has."""
+    for name, metric in metrics.items():
+        if name in RESERVED:
+            raise expected(
+                "metrics", f"names other than those of every record, {', '.join(RESERVED)}", name
+            )
+        if not callable(metric):
+            raise expected(f"metrics[{name!r}]", "a function (params, rng_key)", repr(metric))
+
+
+def _kinds(data: AbstractData) -> str:
+    """The shape and type of every array of the data, in words."""
+    leaves = jax.tree_util.tree_leaves_with_path(data)
+    return ", ".join(f"{path_name(path)}: {kind_of(leaf)}" for path, leaf in leaves)
 
 
 def _floats(values: Mapping[str, Array]) -> dict[str, float]:

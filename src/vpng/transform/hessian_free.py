@@ -11,14 +11,21 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from vpng.checks import damping_value, finite_scalar, is_traced, of_kind, positive_integer
+from vpng.checks import (
+    damping_value,
+    finite_scalar,
+    is_traced,
+    of_kind,
+    positive_integer,
+    single_or_double,
+)
 from vpng.curvature import Outcome, SolveInfo
-from vpng.curvature.base import no_info, relative_norm, solve_info
+from vpng.curvature.base import no_info, nonnegative, relative_norm, solve_info
 from vpng.curvature.truncated import truncated_conjugate_gradient
 from vpng.errors import expected
 from vpng.findings import Findings
 from vpng.objective import ELBO, Reparameterised, Schedule
-from vpng.problem import Parameters, Problem, Site
+from vpng.problem import Parameters, Problem, Site, drawn_from
 from vpng.selection import Selection, unmasked
 from vpng.transform.masking import current, filled, of_problem
 
@@ -115,8 +122,13 @@ class GaussNewton(AbstractProduct):
 
             q = eqx.combine(approximate, q_shell)
             prior = problem.prior(parameters.model, batch)
-            divergence = problem.divergence(q, prior, latent, batch)
-            return jnp.mean(jax.vmap(one)(predictive)) + weight * jnp.sum(divergence)
+
+            def divergence(key: PRNGKeyArray) -> Array:
+                # Drawn from q here, so that a KL that is sampled bends as its expectation does.
+                return jnp.sum(problem.divergence(q, prior, drawn_from(q, key), batch))
+
+            kl = jnp.mean(jax.vmap(divergence)(keys))
+            return jnp.mean(jax.vmap(one)(predictive)) + weight * kl
 
         at, push = jax.linearize(outputs, parameters)
         pull = jax.linear_transpose(push, parameters)
@@ -164,13 +176,13 @@ def scale_by_hessian_free(
     of_kind("product", product, AbstractProduct, "Hessian() or GaussNewton()")
     _check_max_steps(max_steps)
     finite_scalar("rtol", rtol, minimum=0.0, strict=False)
-    if not callable(damping):
-        damping_value(damping)
+    damping_value(damping(jnp.zeros((), jnp.int32)) if callable(damping) else damping)
     if not isinstance(objective.gradient, Reparameterised):
         raise expected("objective.gradient", "Reparameterised()", objective.gradient)
 
     def init(params: Parameters) -> HessianFreeState:
         active = unmasked(of_problem(params))
+        single_or_double("params", active)
         return HessianFreeState(jnp.zeros((), jnp.int32), no_info(active), Findings.none([SOLVE]))
 
     def update(
@@ -185,12 +197,14 @@ def scale_by_hessian_free(
     ) -> tuple[Parameters, HessianFreeState]:
         del extra_args
         params = current(params)
+        if not jax.tree.leaves(unmasked(updates)):
+            return updates, state._replace(step=state.step + 1)
         selection = Selection.of(unmasked(params), params, full_params)
         whole = selection.embed(selection.active)
         flat, unravel = ravel_pytree(unmasked(updates))
         full = product.linearise(problem, objective, whole, batch, rng_key, state.step)
         block = _block(full, selection)
-        mu = jnp.asarray(damping(state.step) if callable(damping) else damping, flat.dtype)
+        mu = nonnegative(damping(state.step) if callable(damping) else damping, flat.dtype)
 
         def damped(vector: Array) -> Array:
             return ravel_pytree(block(unravel(vector)))[0] + mu * vector

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from vpng.checks import single_or_double
 from vpng.curvature import AbstractCurvature, Outcome, SolveInfo, auto
 from vpng.curvature.base import no_info
 from vpng.damping import AbstractDamping, Situation, as_damping
@@ -82,6 +83,7 @@ def precondition(
 
     def init(params: Parameters) -> PreconditionState:
         active = selected(of_problem(params))
+        single_or_double("params", active)
         return PreconditionState(
             jnp.zeros((), jnp.int32),
             solver.init(active),
@@ -102,6 +104,8 @@ def precondition(
     ) -> tuple[Parameters, PreconditionState]:
         del extra_args
         params = current(params)
+        if not jax.tree.leaves(selected(updates)):
+            return updates, state._replace(step=state.step + 1)
         selection = Selection.of(selected(params), params, full_params)
         whole = selection.embed(selection.active)
         metric_key, damping_key = jax.random.split(rng_key)
