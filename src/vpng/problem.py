@@ -129,6 +129,10 @@ class Problem(eqx.Module):
 
         return jax.vmap(draw_one)(noise, batch)
 
+    def latent_for_sites(self, parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
+        """`latent`, with a draw of whatever else the conditional distributions depend on."""
+        return self.latent(parameters.variational, noise, batch)
+
     def kl(self, parameters: Parameters, latent: PyTree, batch: PyTree) -> Float[Array, "..."]:
         """KL(q || p) of each datum (local) or of all (global): analytic where NumPyro knows it.
 
@@ -165,12 +169,12 @@ class Problem(eqx.Module):
             raise expected("prior", f"the approximation's structure {structure}", f"{p}")
         draws = structure.flatten_up_to(latent)
         terms = [
-            self._divergence(a, b, z, batch)
+            self._divergence_of(a, b, z, batch)
             for a, b, z in zip(distributions_of(q), distributions_of(p), draws, strict=True)
         ]
         return sum(terms[1:], start=terms[0])
 
-    def _divergence(
+    def _divergence_of(
         self, q: dist.Distribution, p: dist.Distribution, z: Array, batch: PyTree
     ) -> Float[Array, "..."]:
         try:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from vpng import FisherOperator, Parameters
-from vpng.adaptive import Adaptive, AveragedDense, Evaluation
+from vpng.adaptive import Adaptive, AveragedDense, Evaluation, Linearised
+from vpng.curvature import Dense
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -213,6 +214,7 @@ def test_a_metric_of_another_place_is_forgotten(square, agreement, weight):
     state = rule.init(start())
     state = state._replace(
         step=jnp.asarray(9, jnp.int32),
+        metrics=jnp.asarray(9, jnp.int32),
         geometry=state.geometry._replace(matrix=jnp.eye(2)),
         square=jnp.asarray(square),
         predicted=jnp.asarray(square),
@@ -225,6 +227,66 @@ def test_a_metric_of_another_place_is_forgotten(square, agreement, weight):
     step = jax.jit(lambda state: rule.step(state, Drawn(flat, draws), metric_at)[0])
     expected = ((1 - weight) + 5.0 * weight) * np.eye(2)
     np.testing.assert_allclose(step(state).geometry.matrix, expected, rtol=1e-6)
+
+
+def test_the_first_metric_that_is_finite_counts_in_full():
+    """However many steps before it had none."""
+    rule = Adaptive(AveragedDense(), 1)
+
+    def step(state, factor):
+        rows = lambda params: factor * ROOT.T @ params.variational["x"]
+        metric_at = lambda params: lambda: FisherOperator(params, rows)
+        loss = lambda params, draw: quadratic(params)
+        state, _ = rule.step(state, Drawn(loss, np.zeros((2, 2, 2))), metric_at)
+        return state, state.geometry.matrix
+
+    factors = np.array([np.nan, np.nan, np.nan, 1.0])
+    _, matrices = jax.jit(lambda: jax.lax.scan(step, rule.init(start()), factors))()
+    np.testing.assert_array_equal(matrices[2], 0.0)
+    np.testing.assert_allclose(matrices[3], CURVATURE, rtol=1e-12)
+
+
+@pytest.mark.parametrize("geometry", [AveragedDense(), Linearised(Dense())], ids=type)
+def test_a_parameter_that_the_metric_does_not_see_counts_for_a_nat_per_unit(geometry):
+    """The loss in y has a curvature of one, which no row shows; x has one of its own."""
+    point = Parameters({"x": jnp.full(2, 30.0), "y": jnp.full(1, 4.0)}, {})
+    rule = Adaptive(geometry, 1)
+
+    def loss(params, draw):
+        x = Parameters({"x": params.variational["x"]}, {})
+        return quadratic(x) + 0.5 * jnp.sum((params.variational["y"] - 1.0) ** 2)
+
+    def step(state, _):
+        rows = lambda params: ROOT.T @ params.variational["x"]
+        metric_at = lambda params: lambda: FisherOperator(params, rows)
+        return rule.step(state, Drawn(loss, np.zeros((2, 2, 2))), metric_at)[0], None
+
+    state, _ = jax.jit(lambda: jax.lax.scan(step, rule.init(point), length=60))()
+    np.testing.assert_allclose(state.accepted.variational["x"], OPTIMUM, atol=1e-3)
+    np.testing.assert_allclose(state.accepted.variational["y"], 1.0, atol=1e-3)
+
+
+def test_a_rejected_step_is_followed_by_none_where_old_gradients_are_not_known():
+    """The gradient of a minibatch cannot be solved with the metric of another one."""
+    rule = Adaptive(Linearised(Dense(), by_datum=True), 1)
+    state = rule.init(start())
+    worse = jax.tree.map(lambda leaf: leaf + 100.0, state.accepted)
+    state = state._replace(
+        step=jnp.asarray(3, jnp.int32),
+        candidate=worse,
+        gradient=jax.tree.map(jnp.ones_like, state.accepted),
+        square=jnp.asarray(1.0),
+    )
+    rows = lambda params: ROOT.T @ params.variational["x"]
+    metric_at = lambda params: lambda: FisherOperator(params, rows)
+    loss = lambda params, draw: quadratic(params)
+    step = jax.jit(lambda state: rule.step(state, Drawn(loss, np.zeros((2, 2, 2))), metric_at))
+    after, info = step(state)
+    assert not bool(info.accepted)
+    np.testing.assert_array_equal(after.candidate.variational["x"], after.accepted.variational["x"])
+    again, info = step(after)
+    assert bool(info.accepted)
+    assert np.any(again.candidate.variational["x"] != again.accepted.variational["x"])
 
 
 def test_the_state_keeps_its_types():

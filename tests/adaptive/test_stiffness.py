@@ -47,7 +47,6 @@ def test_only_weights_are_stiff():
     np.testing.assert_array_equal(WEIGHTS.diagonal(point), [0.25, 0.25, 0.25, 0.0, 0.0])
     unnamed = Parameters(np.zeros(3))
     assert not np.any(WEIGHTS.diagonal(unnamed))
-    assert WEIGHTS.of_all(unnamed) == WEIGHTS.of_all(Parameters({}, {})) == 0.0
     ordered = Parameters(OrderedDict([("flow$params", np.zeros(2)), ("a", np.zeros(1))]))
     np.testing.assert_array_equal(WEIGHTS.diagonal(ordered), [0.25, 0.25, 0.0])
 
@@ -62,17 +61,40 @@ def test_a_weight_that_the_metric_does_not_see_moves_by_gradient_over_stiffness(
     assert found[2] == pytest.approx(2.0 / 0.25)
 
 
-@pytest.mark.parametrize("all_weights", [True, False])
-def test_many_parameters_are_stiff_if_all_of_them_are_weights(all_weights):
-    names = {"flow$params", "other$params", "theta"} if all_weights else {"flow$params"}
-    geometry = Linearised(Dense(), Stiffness(frozenset(names), 0.25))
-    point = parameters(np.zeros(5), loc="other$params")
-    found = flat(solved(geometry, point, 1e-3)(parameters(GRADIENT, loc="other$params")))
-    # The damping relative to the metric is one of those that signs v can give, v.F v / 5 of it.
-    signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * 5)).reshape(5, -1)
-    relative = 1e-3 * np.unique(np.sum((ROWS @ signs) ** 2, axis=0)) / 5
-    candidates = [
-        np.linalg.solve(ROWS.T @ ROWS + (mu + 0.25 * all_weights) * np.eye(5), GRADIENT)
-        for mu in relative
-    ]
-    assert min(np.abs(found - wanted).max() for wanted in candidates) < 1e-6
+def test_weights_among_many_parameters_are_stiff_too():
+    """In coordinates with a diagonal of ones, found by probes: the state tells what they found."""
+    point, damping = parameters(np.zeros(5)), 1e-3
+    geometry = Linearised(Dense(), WEIGHTS)
+
+    @jax.jit
+    def both(gradient):
+        flatten = lambda p: jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(p)])
+        metric = lambda: FisherOperator(point, lambda p: ROWS @ flatten(p))
+        prepared = geometry.prepare(
+            geometry.init(point), metric, point, damping, jnp.ones(()), None
+        )
+        return prepared.solve(gradient).direction, prepared.state.diagonal
+
+    found, diagonal = both(parameters(GRADIENT))
+    assert diagonal[2] == 0.0  # no row sees it
+    stiff = np.array([0.25, 0.25, 0.25, 0.0, 0.0])
+    floor = np.maximum(diagonal, 1e-8 * diagonal.max())
+    unseen = np.where(diagonal == 0.0, 1.0, 0.0)
+    matrix = ROWS.T @ ROWS + np.diag(damping * floor + stiff + unseen)
+    np.testing.assert_allclose(flat(found), np.linalg.solve(matrix, GRADIENT), rtol=1e-8)
+
+
+def test_probes_find_the_diagonal():
+    """E (R^T v)^2 = diag(F): over 380 steps of 4 probes to 1 in 39, of which 0.2 is seven times."""
+    point = parameters(np.zeros(5))
+    geometry = Linearised(Dense())
+
+    def step(state, _):
+        flatten = lambda p: jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(p)])
+        metric = lambda: FisherOperator(point, lambda p: ROWS @ flatten(p))
+        state = geometry.prepare(state, metric, point, 1e-3, jnp.ones(()), None).state
+        return state, state.diagonal
+
+    _, path = jax.jit(lambda: jax.lax.scan(step, geometry.init(point), length=400))()
+    mean = np.mean(np.asarray(path)[20:], axis=0)
+    np.testing.assert_allclose(mean, np.diag(ROWS.T @ ROWS), rtol=0.2)

@@ -15,9 +15,11 @@ from vpng.adaptive.geometry import (
     Prepared,
     Solved,
     averaged,
+    by_one_at_most,
     diagonal_floor,
     mixed,
     products_of,
+    unseen,
 )
 from vpng.adaptive.stiffness import Stiffness
 from vpng.curvature.base import MetricHere
@@ -49,13 +51,15 @@ class AveragedDense(AbstractGeometry[Averaged]):
             data are then seen now and then, and their gradient counts for all the times that they
             are not; so must the metric, which the average over steps does not.
         scales: names of the parameters that are constrained. With minibatches none of them moves by
-            more than one at a time on its unconstrained scale: the next batch may not see whether
-            that was good.
+            more than one at a time on its unconstrained scale.
+        num_data: of the problem: a parameter that the metric does not see counts for a nat per unit
+            squared.
     """
 
     stiffness: Stiffness = Stiffness()
     of_batches: bool = eqx.field(default=False, static=True)
     scales: frozenset[str] = eqx.field(default=frozenset(), static=True)
+    num_data: int | float = eqx.field(default=1, static=True)
 
     many_solves: ClassVar[bool] = True
     num_blocks: ClassVar[int] = 1
@@ -68,9 +72,7 @@ class AveragedDense(AbstractGeometry[Averaged]):
         return Averaged(jnp.zeros((flat.size, flat.size), flat.dtype), jnp.zeros_like(flat))
 
     def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
-        named = {**direction.variational, **direction.model} if self.of_batches else {}
-        moved = [jnp.abs(named[name]).ravel() for name in named if name in self.scales]
-        return 1.0 / jnp.max(jnp.concatenate([jnp.full(1, 1e-30), *moved]), keepdims=True)
+        return by_one_at_most(direction, self.scales if self.of_batches else frozenset())
 
     def prepare(
         self,
@@ -93,7 +95,9 @@ class AveragedDense(AbstractGeometry[Averaged]):
             matrix, finite = averaged(state.matrix, here, weight)
             seen, more = state.seen, jnp.ones(())
         _, unravel = ravel_pytree(params)
-        held = more[..., None] * matrix * more + jnp.diag(self.stiffness.diagonal(params))
+        stiff = self.stiffness.diagonal(params)
+        spare = unseen(jnp.diagonal(matrix) + stiff, 1.0 / self.num_data)
+        held = more[..., None] * matrix * more + jnp.diag(stiff + spare)
         # Unit diagonal: parameters may have any units.
         scale = jax.lax.rsqrt(diagonal_floor(jnp.diagonal(held)))
         correlation = scale[:, None] * held * scale
@@ -110,6 +114,6 @@ class AveragedDense(AbstractGeometry[Averaged]):
         # Like the damping, stiffness is no part of the model that is judged.
         def square(step: Parameters) -> Float[Array, ""]:
             flat, _ = ravel_pytree(step)
-            return flat @ (matrix @ flat)
+            return flat @ (matrix @ flat) + jnp.sum(spare * flat**2)
 
         return Prepared(solve, square, Averaged(matrix, seen), finite)

@@ -89,10 +89,12 @@ class Solved(NamedTuple):
     Attributes:
         direction: (F + damping)^-1 applied to the first.
         products: g_i . (F + damping)^-1 g_j of all, for every block.
+        state: what is carried to the next step, where solving changes it; else None.
     """
 
     direction: Parameters
     products: Float[Array, "blocks k k"]
+    state: PyTree | None = None
 
 
 class Prepared(NamedTuple, Generic[State]):
@@ -101,7 +103,7 @@ class Prepared(NamedTuple, Generic[State]):
     Attributes:
         solve: gradients g_1, ..., g_k -> what (F + damping)^-1 makes of them.
         square: d -> d.F d, without the damping.
-        state: what is carried to the next step.
+        state: what is carried to the next step, unless solving says otherwise.
         finite: whether the metric could be evaluated.
     """
 
@@ -118,6 +120,8 @@ class AbstractGeometry(eqx.Module, Generic[State]):
         many_solves: whether further solves with a prepared metric cost little.
         num_blocks: of parameters that the metric does not couple.
         num_draws: of the latents that the metric needs in one step.
+        remembers: whether a gradient of an earlier minibatch can be solved with the metric of this
+            one.
         initial_share: of the first direction that is stepped.
         tolerated_noise: nats that noise may cost at first; it falls as 1 / (1 + (t / 50)^2). More
             where the gradient has little noise for its signal.
@@ -128,6 +132,10 @@ class AbstractGeometry(eqx.Module, Generic[State]):
     num_draws: eqx.AbstractClassVar[int]
     initial_share: eqx.AbstractClassVar[float]
     tolerated_noise: eqx.AbstractClassVar[float]
+
+    @property
+    def remembers(self) -> bool:
+        return True
 
     def evaluate(self, objective: Objective, params: Parameters) -> Evaluation:
         """The loss and its gradients at a point, with as little noise as the geometry allows."""
@@ -190,6 +198,26 @@ def mixed(
     """`averaged` of a value that is there already."""
     finite = jnp.all(jnp.isfinite(new))
     return jnp.where(finite, (1 - weight) * old + weight * new, old), finite
+
+
+def by_one_at_most(direction: Parameters, names: frozenset[str]) -> Float[Array, " 1"]:
+    """The largest multiple of a direction that moves none of the parameters `names` beyond one.
+
+    With minibatches the next batch may not see whether a longer step was good.
+    """
+    named = {**direction.variational, **direction.model}
+    moved = [jnp.abs(named[name]).ravel() for name in named if name in names]
+    return 1.0 / jnp.max(jnp.concatenate([jnp.full(1, 1e-30), *moved]), keepdims=True)
+
+
+def unseen(diagonal: Float[Array, " P"], instead: Float[Array, " P"] | float) -> Float[Array, " P"]:
+    """What is added to the diagonal: `instead` where the metric sees nothing of a parameter.
+
+    No distribution that can be sampled depends on such a one, say the location of a latent with a
+    flat prior in a `numpyro.factor`.
+    """
+    least = jnp.finfo(diagonal.dtype).eps ** 2 * jnp.max(diagonal, initial=0.0)
+    return jnp.where(diagonal <= least, instead, 0.0).astype(diagonal.dtype)
 
 
 def diagonal_floor(diagonal: Float[Array, " P"]) -> Float[Array, " P"]:

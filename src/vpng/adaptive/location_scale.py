@@ -42,6 +42,7 @@ from vpng.adaptive.geometry import (
     diagonal_floor,
     mixed,
     products_of,
+    unseen,
 )
 from vpng.curvature.base import MetricHere
 from vpng.problem import Parameters
@@ -112,6 +113,10 @@ class AbstractScale(eqx.Module):
         """The gradient of the entropy log |det S|, per datum."""
 
     @abstractmethod
+    def information(self, scale: Float[Array, "..."]) -> Float[Array, " d"]:
+        """The diagonal of the Fisher of q in the location, per datum: 1 / (n var z)."""
+
+    @abstractmethod
     def join(self, leaves: tuple[Array, ...]) -> tuple[Float[Array, "..."], Callable]:
         """The parameters of S in one array, and the way back."""
 
@@ -153,6 +158,9 @@ class PerCoordinate(AbstractScale):
     def entropy(self, scale: Float[Array, " d"]) -> Float[Array, " d"]:
         return 1.0 / (self.num_data * scale)
 
+    def information(self, scale: Float[Array, " d"]) -> Float[Array, " d"]:
+        return 1.0 / (self.num_data * scale**2)
+
     def join(self, leaves: tuple[Array, ...]) -> tuple[Float[Array, " d"], Callable]:
         return ravel_pytree(leaves)
 
@@ -174,7 +182,7 @@ class PerCoordinate(AbstractScale):
     def _information(
         self, matrix: Float[Array, "d d"], scale: Float[Array, " d"]
     ) -> Float[Array, " d"]:
-        return jnp.diagonal(matrix) + 1.0 / (self.num_data * scale**2)
+        return jnp.diagonal(matrix) + self.information(scale)
 
 
 class Cholesky(AbstractScale):
@@ -197,6 +205,9 @@ class Cholesky(AbstractScale):
 
     def entropy(self, scale: Float[Array, "d d"]) -> Float[Array, "d d"]:
         return jnp.diag(1.0 / (self.num_data * jnp.diagonal(scale)))
+
+    def information(self, scale: Float[Array, "d d"]) -> Float[Array, " d"]:
+        return 1.0 / (self.num_data * jnp.sum(scale**2, axis=1))
 
     def join(self, leaves: tuple[Array, ...]) -> tuple[Float[Array, "d d"], Callable]:
         (only,) = leaves
@@ -324,18 +335,21 @@ class LocationScale(AbstractGeometry[Averages]):
     ) -> Prepared[Averages]:
         active, embed = self._active(params)
         here = lambda: metric().restricted(active, embed).to_dense()
-        matrix, finite = averaged(state.metric, here, weight)
+        average, finite = averaged(state.metric, here, weight)
+        constrained, unconstrain = self._scale(params)
+        scale, split = self.kind.join(constrained)
+        first = ravel_pytree(params.model)[0].size
+        # The Fisher of q for locations that no distribution sees, a nat per unit squared for theta.
+        spare = jnp.append(jnp.full(first, 1.0 / self.kind.num_data), self.kind.information(scale))
+        matrix = average + jnp.diag(unseen(jnp.diagonal(average), spare))
         slowed, loud = matrix, state.noise
         if noise is not None:
             loud, _ = mixed(loud, noise.covariance, noise.rate)
             over = jnp.mean(jnp.diagonal(loud) / diagonal_floor(jnp.diagonal(matrix)))
             slowed = matrix + noise.part / (1.0 + (over / self.loudest) ** 4) * loud
         factor = Factor.of(slowed, damping)
-        first = ravel_pytree(params.model)[0].size
         latents = factor.trailing(first)
-        constrained, unconstrain = self._scale(params)
         _, pull = jax.vjp(unconstrain, constrained)
-        scale, split = self.kind.join(constrained)
 
         def whiten_scale(gradient: Parameters) -> Array:
             (pulled,) = pull(self._raw(gradient))
@@ -360,7 +374,7 @@ class LocationScale(AbstractGeometry[Averages]):
             of_scale = self.kind.square(matrix[first:, first:], scale, self.kind.join(motion)[0])
             return flat @ (matrix @ flat) + of_scale
 
-        return Prepared(solve, square, Averages(matrix, loud), finite)
+        return Prepared(solve, square, Averages(average, loud), finite)
 
     def _active(self, params: Parameters) -> tuple[tuple, Callable[[tuple], Parameters]]:
         """The model's parameters and the location, and how to put others in their place."""

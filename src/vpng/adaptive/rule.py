@@ -79,6 +79,7 @@ class AdaptiveState(NamedTuple):
         predicted: gain that the quadratic model promised for it.
         regression: of the gradient on the control variate.
         rejections: steps in a row that were rejected, or had no direction.
+        metrics: number of metrics in the geometry's average.
     """
 
     step: Int[Array, ""]
@@ -96,6 +97,7 @@ class AdaptiveState(NamedTuple):
     predicted: Float[Array, ""]
     regression: Regression
     rejections: Int[Array, ""]
+    metrics: Int[Array, ""]
 
 
 class AdaptiveInfo(NamedTuple):
@@ -167,6 +169,7 @@ class Adaptive(eqx.Module):
             predicted=number(0.0),
             regression=Regression(*[jnp.zeros(self.geometry.num_blocks, dtype)] * 2),
             rejections=jnp.zeros((), jnp.int32),
+            metrics=jnp.zeros((), jnp.int32),
         )
 
     def step(
@@ -200,23 +203,28 @@ class Adaptive(eqx.Module):
 
         keep = lambda new, old: _where(accepted, new, old)
         point = keep(state.candidate, state.accepted)
-        here = keep(gradient, state.gradient)
+        old = state.gradient
+        if not self.geometry.remembers:
+            # The candidate is then the accepted point itself: its gradient comes with the next one.
+            old = jax.tree.map(jnp.zeros_like, old)
+        here = keep(gradient, old)
         # Known before this gradient: a share that goes with its noise would bias the step.
         share = self._share(state)
         weight = jnp.clip(0.5 * jnp.max(share), 0.02, 0.3)
-        weight = jnp.maximum(weight, 1.0 / (state.step + 1.0))
+        weight = jnp.maximum(weight, 1.0 / (state.metrics + 1.0))
         # A metric of another place is forgotten, as far as it was signal that led here.
         moved = self.num_data * state.square
         weight = jnp.maximum(weight, 0.9 * _certain(state)[0] * moved / (moved + self.far))
         due = (jnp.max(share) > 0.5) | (state.step % self.metric_period == 0)
-        weight = jnp.where(accepted & due, weight, 0.0)
+        due = accepted & (due | (state.metrics == 0))
+        weight = jnp.where(due, weight, 0.0)
         noise_here = self._noise(state, evaluation, accepted)
         prepared = self.geometry.prepare(
             state.geometry, metric_at(point), point, damping, weight, noise_here
         )
         # g_a.F^-1 g_b from g = (g_a + g_b) / 2 and d = (g_a - g_b) / 2.
         apart = jax.tree.map(lambda leaf: 0.5 * (leaf[0] - leaf[1]), halves)
-        direction, products = prepared.solve(here, apart, *self._scores(evaluation))
+        direction, products, carried = prepared.solve(here, apart, *self._scores(evaluation))
         solved = _all_finite(direction)
         direction = _where(solved, direction, jax.tree.map(jnp.zeros_like, direction))
         damping = jnp.where(solved, damping, jnp.minimum(10.0 * damping, 1e6))
@@ -253,7 +261,7 @@ class Adaptive(eqx.Module):
             accepted=point,
             candidate=jax.tree.map(jnp.add, point, step),
             gradient=here,
-            geometry=prepared.state,
+            geometry=prepared.state if carried is None else carried,
             damping=damping,
             longest=longest,
             agreement=state.agreement,
@@ -264,6 +272,7 @@ class Adaptive(eqx.Module):
             predicted=-_inner(here, step) - 0.5 * square,
             regression=self._regress(state, products, usable),
             rejections=jnp.where(usable, 0, state.rejections + 1),
+            metrics=state.metrics + (due & prepared.finite),
         )
         loss = jnp.mean(jnp.where(accepted, evaluation.losses, before))
         return _strong(next_state, state), AdaptiveInfo(loss, accepted, length, damping, ratio)

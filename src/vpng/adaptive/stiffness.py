@@ -31,11 +31,6 @@ class Stiffness(eqx.Module):
         fill = lambda path, leaf: jnp.full_like(leaf, self._of(path))
         return ravel_pytree(jax.tree_util.tree_map_with_path(fill, parameters))[0]
 
-    def of_all(self, parameters: Parameters) -> float:
-        """Of every parameter alike: nothing, unless they all are weights."""
-        paths = jax.tree_util.tree_leaves_with_path(parameters)
-        return min((self._of(path) for path, _ in paths), default=0.0)
-
     def _of(self, path: KeyPath) -> float:
         # The first key is that of the variational or of the model's parameters.
         keys = [key.key for key in path[1:2] if isinstance(key, DictKey)]

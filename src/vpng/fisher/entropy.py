@@ -4,8 +4,8 @@ For z = loc + scale eps, -H = -sum log(scale) + constant has the second derivati
 dscale^2 / scale^2, and nothing in the location: half of the classic Fisher F_q of the scale and
 none of that of the location, which would hide the correlations that the model sees.
 
-A discrete latent does not move with its parameters, so that no model sees them: there the whole of
-F_q stands in.
+A latent that cannot be reparameterised, such as a discrete one, does not move with its parameters,
+so that no model sees them: there the whole of F_q stands in.
 """
 
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def _family_rows(distribution: dist.Distribution) -> Float[Array, "..."] | None:
     """The rows of a plain family, its batch first: what its elements share counts in each."""
     if isinstance(distribution, dist.Delta):
         return None
-    if distribution.is_discrete:
+    if not distribution.has_rsample:
         known = has_closed_form(distribution)
         return whiten(distribution, distribution) if known else None
     if isinstance(distribution, dist.Normal):

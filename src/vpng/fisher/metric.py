@@ -61,7 +61,7 @@ class Predictive(AbstractMetric):
         self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
         def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
-            return problem.latent(parameters.variational, noise, batch), parameters.model
+            return problem.latent_for_sites(parameters, noise, batch), parameters.model
 
         def sites(middle: PyTree, batch: PyTree) -> list[Site]:
             latent, model = middle
@@ -132,7 +132,7 @@ class BayesianNetwork(AbstractMetric):
         self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
         def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
-            return problem.latent(parameters.variational, noise, batch), parameters.model
+            return problem.latent_for_sites(parameters, noise, batch), parameters.model
 
         def sites(middle: PyTree, batch: PyTree) -> list[Site]:
             latent, model = middle
@@ -168,7 +168,7 @@ class Divergence(AbstractMetric):
     ) -> FisherOperator:
         def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
             model = jax.lax.stop_gradient(parameters.model)
-            return problem.latent(parameters.variational, noise, batch), model
+            return problem.latent_for_sites(parameters, noise, batch), model
 
         def sites(middle: PyTree, batch: PyTree) -> list[Site]:
             latent, model = middle

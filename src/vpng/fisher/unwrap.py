@@ -11,6 +11,9 @@ from numpyro.distributions.flows import (
     InverseAutoregressiveTransform,
 )
 
+FLOWS = (InverseAutoregressiveTransform, BlockNeuralAutoregressiveTransform)
+"""Transforms whose network is a function with its arrays hidden inside."""
+
 
 def unwrapped(distribution: dist.Distribution) -> dist.Distribution:
     """The family inside what only adds dimensions or hides values; transforms stay."""
@@ -61,9 +64,8 @@ def has_arrays(transform: PyTree) -> bool:
     The network of a flow is a function, and its arrays are hidden inside, as are those of a
     user's transform that cannot be flattened.
     """
-    flows = (InverseAutoregressiveTransform, BlockNeuralAutoregressiveTransform)
     try:
-        nodes = jax.tree.leaves(transform, is_leaf=lambda node: isinstance(node, flows))
+        nodes = jax.tree.leaves(transform, is_leaf=lambda node: isinstance(node, FLOWS))
     except NotImplementedError:
         return True
-    return any(isinstance(node, (jax.Array, *flows)) for node in nodes)
+    return any(isinstance(node, (jax.Array, *FLOWS)) for node in nodes)

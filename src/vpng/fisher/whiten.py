@@ -69,9 +69,18 @@ def _family(at: dist.Distribution) -> Whiten | None:
     return None
 
 
+def _rule(distribution: dist.Distribution) -> Whiten | None:
+    """The rule of a family; None for a subclass with a density of its own."""
+    for family in type(distribution).__mro__:
+        if family is not object and family in _family.registry:
+            inherited = type(distribution).log_prob is family.log_prob
+            return _family(distribution) if inherited else None
+    return None
+
+
 def has_closed_form(distribution: dist.Distribution) -> bool:
     """Whether the Fisher information of `distribution` is known exactly."""
-    return _family(distribution) is not None
+    return _rule(distribution) is not None
 
 
 def whiten(at: dist.Distribution, of: dist.Distribution) -> Float[Array, "..."]:
@@ -89,7 +98,7 @@ def whiten(at: dist.Distribution, of: dist.Distribution) -> Float[Array, "..."]:
 
 def whitened(at: dist.Distribution, of: dist.Distribution) -> Whitened:
     """What `whiten` returns, with what is held fixed apart from the rest where that is possible."""
-    rule = _family(at)
+    rule = _rule(at)
     if rule is None:
         raise NotImplementedError(f"no exact Fisher information for {type(at).__name__}")
     here = jax.lax.stop_gradient(at)
@@ -301,7 +310,7 @@ def _wrapping(
     inner: dist.Distribution,
     shape: Callable[[Array, dist.Distribution], Array],
 ) -> Whiten | None:
-    rule = _family(inner)
+    rule = _rule(inner)
     if rule is None:
         return None
     if isinstance(rule, DiagonalRule):
@@ -367,7 +376,7 @@ def _transformed(at: dist.TransformedDistribution) -> Whiten | None:
     stretched = kind in (*_SCALED, *_RATED) and not has_arrays(first.loc)
     if kind not in _LOCATED and not stretched:
         return None
-    rule = _family(_folded_in(at))
+    rule = _rule(_folded_in(at))
     if isinstance(rule, DiagonalRule):
         return DiagonalRule(
             lambda at: rule.weights(_folded_in(at)), lambda of: rule.coordinates(_folded_in(of))

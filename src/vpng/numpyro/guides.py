@@ -49,14 +49,19 @@ def geometry_of(
     if structured is not None:
         return structured
     stiffness = Stiffness(_weights(guide, parameters), WEIGHT_NATS / problem.num_data)
+    constrained = frozenset(
+        name
+        for name, transform in problem.transforms.items()
+        if not isinstance(transform, IdentityTransform)
+    )
     if _size(parameters) <= DENSE_LIMIT:
-        constrained = {
-            name
-            for name, transform in problem.transforms.items()
-            if not isinstance(transform, IdentityTransform)
-        }
-        return AveragedDense(stiffness, bool(problem.subsampled), frozenset(constrained))
-    return Linearised(stiffness=stiffness)
+        return AveragedDense(stiffness, problem.subsampled, constrained, problem.num_data)
+    return Linearised(
+        stiffness=stiffness,
+        num_data=problem.num_data,
+        by_datum=problem.by_datum,
+        scales=constrained if problem.subsampled else frozenset(),
+    )
 
 
 def default_particles(geometry: AbstractGeometry, parameters: Parameters) -> int:
