@@ -11,6 +11,7 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, autoguide
 
+from vpng.adaptive import Linearised, ManyLocations
 from vpng.fisher import BayesianNetwork, has_closed_form
 from vpng.numpyro import SVI, Call
 from vpng.numpyro.evaluation import Losses
@@ -151,27 +152,31 @@ def test_a_mixture_arrives_where_the_loss_sums_over_assignments():
     assert losses[-10:].mean() < losses[15:25].mean() + 2.0  # settled after a dozen steps
 
 
-def test_parameters_of_single_data_settle_however_many_there_are():
-    """800 latents of a subsampled plate: 1,602 parameters, beyond what has one matrix.
-
-    The posterior of z_i given the level m is N((4 y_i + m) / 5, 1 / 5), and m is within 0.1 of
-    the data's mean.
+@pytest.mark.parametrize(
+    ("batch", "num_steps", "geometry", "error"),
+    [(80, 600, Linearised, 0.15), (None, 60, ManyLocations, 0.05)],
+    ids=["minibatches", "whole"],
+)
+def test_more_latents_than_a_matrix_is_made_for(batch, num_steps, geometry, error):
+    """The posterior of z_i given the level m is N((4 y_i + m) / 5, 1 / 5), and m is within 0.1 of
+    the data's mean. In minibatches a datum is seen sixty times, with draws of deviation 0.45.
     """
-    num_data = 800
+    num_data = 800 if batch else 1300
     y = jnp.asarray(np.random.default_rng(0).normal(3.0, 1.1, num_data), jnp.float32)
 
     def levels(y):
         level = numpyro.sample("level", dist.Normal(0.0, 5.0))
-        with numpyro.plate("data", num_data, subsample_size=80):
+        with numpyro.plate("data", num_data, subsample_size=batch):
             z = numpyro.sample("z", dist.Normal(level, 1.0))
             numpyro.sample("y", dist.Normal(z, 0.5), obs=numpyro.subsample(y, event_dim=0))
 
     svi = SVI(levels, autoguide.AutoNormal(levels))
-    params = svi.run(jax.random.key(1), 600, y, progress_bar=False).params
+    result = svi.run(jax.random.key(1), num_steps, y, progress_bar=False)
+    accepted = result.state.optim_state.accepted
+    assert type(geometry_of(svi.guide, svi.problem, accepted)) is geometry
     wanted = (4.0 * y + y.mean()) / 5.0
-    # A datum is seen sixty times, with draws of deviation 0.45.
-    assert np.abs(params["z_auto_loc"] - wanted).mean() < 0.15
-    assert np.median(params["z_auto_scale"]) == pytest.approx(0.447, abs=0.06)
+    assert np.abs(result.params["z_auto_loc"] - wanted).mean() < error
+    assert np.median(result.params["z_auto_scale"]) == pytest.approx(0.447, abs=0.06)
 
 
 @pytest.mark.parametrize("guide", [autoguide.AutoNormal, autoguide.AutoMultivariateNormal])

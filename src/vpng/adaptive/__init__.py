@@ -4,6 +4,7 @@ from vpng.adaptive.dense import AveragedDense
 from vpng.adaptive.geometry import AbstractGeometry, Evaluation, Objective, Particles, Prepared
 from vpng.adaptive.linearised import Linearised
 from vpng.adaptive.location_scale import Cholesky, LocationScale, PerCoordinate
+from vpng.adaptive.many_locations import ManyLocations
 from vpng.adaptive.rule import Adaptive, AdaptiveInfo, AdaptiveState
 from vpng.adaptive.stiffness import Stiffness
 
@@ -17,6 +18,7 @@ __all__ = [
     "Evaluation",
     "Linearised",
     "LocationScale",
+    "ManyLocations",
     "Objective",
     "Particles",
     "PerCoordinate",

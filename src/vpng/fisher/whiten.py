@@ -70,11 +70,12 @@ def _family(at: dist.Distribution) -> Whiten | None:
 
 
 def _rule(distribution: dist.Distribution) -> Whiten | None:
-    """The rule of a family; None for a subclass with a density of its own."""
-    for family in type(distribution).__mro__:
+    """The rule of a family; None for a user's subclass with a density of its own."""
+    kind = type(distribution)
+    for family in kind.__mro__:
         if family is not object and family in _family.registry:
-            inherited = type(distribution).log_prob is family.log_prob
-            return _family(distribution) if inherited else None
+            known = kind.__module__.startswith("numpyro.") or kind.log_prob is family.log_prob
+            return _family(distribution) if known else None
     return None
 
 

@@ -1,5 +1,6 @@
 """Which of NumPyro's autoguides are location-scale approximations, and of which parameters."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -12,6 +13,7 @@ from vpng.adaptive import (
     Cholesky,
     Linearised,
     LocationScale,
+    ManyLocations,
     PerCoordinate,
     Stiffness,
 )
@@ -48,6 +50,11 @@ def geometry_of(
     structured = _location_scale(guide, problem, parameters)
     if structured is not None:
         return structured
+    factorised = _location_scale(guide, problem, parameters, limit=math.inf)
+    if factorised is not None and isinstance(factorised.kind, PerCoordinate):
+        return ManyLocations(
+            factorised.locations, factorised.scales, factorised.transforms, factorised.kind
+        )
     stiffness = Stiffness(_weights(guide, parameters), WEIGHT_NATS / problem.num_data)
     constrained = frozenset(
         name
@@ -76,7 +83,7 @@ def default_particles(geometry: AbstractGeometry, parameters: Parameters) -> int
 
 
 def _location_scale(
-    guide: Callable, problem: TracedProblem, parameters: Parameters
+    guide: Callable, problem: TracedProblem, parameters: Parameters, limit: float = DENSE_LIMIT
 ) -> LocationScale | None:
     if problem.by_datum:
         # Densities of single data are scaled, and a score is then no noise over a scale.
@@ -106,7 +113,7 @@ def _location_scale(
     if not locations or set(names) != {*locations, *scales}:
         return None
     centre = _size([names[name] for name in locations]) + _size(parameters.model)
-    if centre > DENSE_LIMIT:
+    if centre > limit:
         return None
     transforms = tuple(problem.transforms[name] for name in scales)
     return LocationScale(locations, scales, transforms, kind)
