@@ -2,7 +2,7 @@
 
 `LocalProblem` and `GlobalProblem` draw a Gaussian z and map it through a little nonlinear decoder
 to the natural parameters of any likelihood family. `SwitchLocal` and `SwitchGlobal` have Bernoulli
-latents, whose expectations are finite sums.
+latents, `ChoiceGlobal` a Categorical one, whose expectations are finite sums.
 """
 
 from collections.abc import Callable
@@ -179,6 +179,25 @@ class SwitchLocal(Problem):
 
     def likelihood(self, model: Any, latent: Any, batch: Any) -> dist.Distribution:
         return dist.Normal(model[0] + model[1] * latent, 1.0)
+
+    def observed(self, batch: Any) -> Any:
+        return batch
+
+
+class ChoiceGlobal(Problem):
+    """z ~ Categorical(1/4 each) for all data, x_i ~ N(theta_0 + theta_1 z, 1), q by its logits."""
+
+    num_data: int
+    local: bool = False
+
+    def approximation(self, variational: Any, batch: Any) -> dist.Distribution:
+        return dist.Categorical(logits=variational)
+
+    def prior(self, model: Any, batch: Any) -> dist.Distribution:
+        return dist.Categorical(logits=jnp.zeros(4))
+
+    def likelihood(self, model: Any, latent: Any, batch: Any) -> dist.Distribution:
+        return dist.Normal(jnp.broadcast_to(model[0] + model[1] * latent, batch.shape), 1.0)
 
     def observed(self, batch: Any) -> Any:
         return batch

@@ -54,6 +54,12 @@ CASES = {
         "GaussNewton",
         "'gn'",
     ),
+    "a rule's name": (
+        lambda: optimizers.vpng(LinearLatent(num_data=1), 0.1, rule="adam"),
+        "rule",
+        "scale_by_adam",
+        "'adam'",
+    ),
     "no samples": (lambda: Sampled(0), "num_samples", "at least 1", "0"),
     "no probes": (lambda: Probed(0), "num_probes", "at least 1", "0"),
     "negative KL weight": (lambda: ELBO(kl_weight=-1.0), "kl_weight", "at least 0", "-1"),
@@ -331,7 +337,7 @@ def fitted(rng_key=None, **changed):
     problem, parameters, batch = random_problem("global", changed.pop("family", "normal"), seed=0)
     batch = {**batch, **{key: value for key, value in changed.items() if key in batch}}
     given = {"problem": problem, "optimizer": optimizers.gradient(0.1), "objective": ELBO(2)}
-    given |= {key: value for key, value in changed.items() if key in given}
+    given |= {key: value for key, value in changed.items() if key not in batch}
     return fit(
         params=parameters,
         data=batch,
@@ -374,11 +380,26 @@ def test_a_bernoulli_takes_intensities():
             {"rng_key": np.zeros(3)},
             r"rng_key: expected a single key.*, got an array of shape \(3,\)",
         ),
+        ({"stop": 3}, r"stop: expected a rule such as Converged\(\).*, got 3"),
+        ({"guard": True}, r"guard: expected Guard\(\).*, got True"),
+        ({"checkpoints": "folder"}, r"checkpoints: expected Checkpoints\(.*, got 'folder'"),
+        ({"callbacks": [3]}, r"callbacks\[0\]: expected a function .*, got 3"),
+        ({"metrics": {"size": 3}}, r"metrics\['size'\]: expected a function .*, got 3"),
+        (
+            {"metrics": {"bias": lambda params, rng_key: params.variational["bias"]}},
+            r"metrics\['bias'\]: expected a single number, got shape \(2,\)",
+        ),
     ],
 )
 def test_fit_refuses_arguments_of_another_kind(changed, message):
     with pytest.raises(InputError, match=message):
         fitted(**changed)
+
+
+@pytest.mark.parametrize("name", ["iteration", "seconds", "loss", "standard_error", "rejected"])
+def test_a_metric_may_not_be_called_like_what_every_record_has(name):
+    with pytest.raises(InputError, match=rf"^metrics: expected names other than .*, got {name}\.$"):
+        fitted(metrics={name: lambda params, rng_key: 0.0})
 
 
 def test_keys_of_either_kind_give_the_same_run():

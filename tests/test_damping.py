@@ -148,6 +148,8 @@ def test_a_failed_solve_raises_the_damping_much():
         (lambda: Constant(-0.1), "damping"),
         (lambda: Constant(float("nan")), "damping"),
         (lambda: Constant(True), "damping"),
+        (lambda: Scheduled(lambda step: -0.1), "damping"),
+        (lambda: as_damping(lambda step: step - 0.1), "damping"),
         (lambda: LevenbergMarquardt(initial=0.0), "initial"),
         (lambda: LevenbergMarquardt(factor=1.0), "factor"),
         (lambda: LevenbergMarquardt(period=0), "period"),

@@ -107,7 +107,7 @@ class ScoreFunction(AbstractGradient):
     ) -> tuple[Float[Array, ""], Float[Array, " K"]]:
         weight = problem.latent_weight(batch)
 
-        def one(noise: PyTree) -> tuple[Array, Array]:
+        def one(noise: PyTree) -> tuple[Array, Array, Array]:
             drawn = problem.latent(parameters.variational, noise, batch)
             latent = jax.lax.stop_gradient(drawn)
             terms = _negative_log_likelihood(problem, parameters.model, latent, batch)
@@ -116,15 +116,14 @@ class ScoreFunction(AbstractGradient):
             log_q = [site.distribution.log_prob(site.value) for site in sites]
             if problem.local:
                 size = problem.batch_size(batch)
-                terms = terms.reshape(size, -1).sum(axis=1)
-                if jnp.ndim(divergence) == 0:  # of the whole batch
-                    divergence = jnp.broadcast_to(divergence / size, (size,))
                 log_q = [values.reshape(size, -1).sum(axis=1) for values in log_q]
-                return terms + divergence, sum(log_q)
-            return jnp.sum(terms) + divergence, sum(jnp.sum(values) for values in log_q)
+            else:
+                log_q = [jnp.sum(values) for values in log_q]
+            # A KL of the whole batch depends on every datum's latents: all of it goes with each.
+            return jnp.sum(terms) + jnp.sum(divergence), terms + divergence, sum(log_q)
 
-        values, log_q = jax.vmap(one)(noise)
-        count = values.shape[0]
+        losses, values, log_q = jax.vmap(one)(noise)
+        count = losses.shape[0]
         if count < 2:
             raise InputError(
                 "num_particles: expected at least 2 for the leave-one-out baseline of "
@@ -133,7 +132,6 @@ class ScoreFunction(AbstractGradient):
         fixed = jax.lax.stop_gradient(values)
         baseline = (jnp.sum(fixed, axis=0) - fixed) / (count - 1)
         scores = jnp.sum((fixed - baseline) * log_q) / count
-        losses = values.reshape(count, -1).sum(axis=1)
         # Only the gradient of `scores` is wanted: its value must not move the loss.
         return jnp.mean(losses) + scores - jax.lax.stop_gradient(scores), losses
 

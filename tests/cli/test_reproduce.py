@@ -3,6 +3,7 @@
 import json
 import xml.etree.ElementTree
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -104,19 +105,23 @@ def test_logistic_stops_at_the_budget(vpng, tmp_path):
         (["reproduce", "psd", "--out", "OUT", "--set", "variational=nan"], ["variational"]),
         (["reproduce", "toy", "--out", "OUT", "--seeds", "many"], ["--seeds", "integer"]),
         (["reproduce", "toy"], ["--out"]),
+        (["reproduce", "psd", "--out", "LONG"], ["--out", "too long"]),
+        (["demo", "--out", "FILE"], ["--out", "folder"]),
+        (["demo", "--out", "LONG"], ["--out", "too long"]),
         (["nonsense"], ["nonsense"]),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_two(vpng, tmp_path, arguments, words):
     file = tmp_path / "file"
     file.write_text("mine")
-    places = {"OUT": str(tmp_path / "out"), "FILE": str(file)}
+    long = tmp_path / ("x" * 300)
+    places = {"OUT": str(tmp_path / "out"), "FILE": str(file), "LONG": str(long)}
     code, out, err = vpng(*(places.get(word, word) for word in arguments))
     assert code == 2
     for word in words:
         assert word in err
     assert "Traceback" not in out + err
-    assert not (tmp_path / "out").exists(), "a refused command left files"
+    assert list(tmp_path.iterdir()) == [file], "a refused command left files"
     assert file.read_text() == "mine"
 
 
@@ -179,6 +184,10 @@ def test_a_folder_that_cannot_be_made_is_refused(vpng, tmp_path):
     code, _, err = vpng("reproduce", "toy", "--out", str(tmp_path / "file" / "below"))
     assert code == 2
     assert "--out" in err
+
+
+def test_the_version_is_that_of_the_package(vpng):
+    assert vpng("--version") == (0, f"vpng {version('vpng')}\n", "")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["reproduce", "--help"], ["demo", "--help"]])

@@ -6,7 +6,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vpng import ConjugateGradient, Dense, Diagonal, Dual, Identity, LeastSquares, Outcome, auto
+from vpng import (
+    ConjugateGradient,
+    Dense,
+    Diagonal,
+    Dual,
+    Identity,
+    InputError,
+    LeastSquares,
+    Outcome,
+    auto,
+)
 from vpng.curvature.fallback import clipped, fall_back, raised
 from vpng.fisher import FisherOperator
 
@@ -42,6 +52,15 @@ def test_a_metric_that_is_not_finite(name):
 @pytest.mark.parametrize("name", ALL)
 def test_a_gradient_that_is_not_finite(name):
     solution = solve(ALL[name], np.eye(4), [1.0, np.inf, 0.0, np.nan], 0.1)
+    assert bool(solution.info.outcome == Outcome.not_finite)
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n != "identity"])
+def test_a_damping_below_zero(name):
+    """A number is refused; one that is known only in the compiled program fails the solve."""
+    with pytest.raises(InputError, match=r"^damping: expected .*at least 0, got -2.0"):
+        solve(ALL[name], np.eye(4), np.ones(4), -2.0)
+    solution = solve(ALL[name], np.eye(4), np.ones(4), jnp.float32(-2.0))
     assert bool(solution.info.outcome == Outcome.not_finite)
 
 
@@ -116,6 +135,27 @@ def test_lanes_fall_back_each_for_itself():
     outcomes = [Outcome[jax.tree.map(lambda leaf, i=i: leaf[i], both.info.outcome)] for i in (0, 1)]
     assert outcomes == [Outcome[Outcome.success], Outcome[Outcome.damped]]
     np.testing.assert_allclose(both.direction[0], [1 / 1.5, 2.0], rtol=1e-5)
+
+
+def test_a_solution_that_lost_its_digits_is_called_inaccurate():
+    """Without refinement the difference that `Dual` divides by mu keeps eps / mu of rounding.
+
+    The oracle: the residual of what was returned, in float64.
+    """
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(3, 8)).astype(np.float32)
+    gradient = generator.normal(size=8).astype(np.float32)
+    seen = set()
+    for damping in (1e-1, 1e-3, 1e-7, 1e-9):
+        direction, _, info = solve(Dual(refinements=0), rows, gradient, damping)
+        direction, exact = np.asarray(direction, np.float64), rows.astype(np.float64)
+        image = exact.T @ (exact @ direction) + damping * direction
+        residual = np.linalg.norm(image - gradient) / np.linalg.norm(gradient)
+        assert float(info.residual) == pytest.approx(residual, rel=0.3, abs=1e-3)
+        wanted = Outcome.inaccurate if residual > 1e-2 else Outcome.success
+        assert bool(info.outcome == wanted)
+        seen.add(Outcome[info.outcome])
+    assert seen == {Outcome[Outcome.success], Outcome[Outcome.inaccurate]}
 
 
 def test_the_iteration_limit():

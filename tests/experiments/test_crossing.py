@@ -13,6 +13,8 @@ from vpng.experiments.crossing import first_crossing
         ([0.0, 2.0, 0.0], 1.0, 1.5),
         ([5.0, 1.0, 7.0], 4.0, 1.0),
         ([0.0, None, 2.0], 1.0, 2.5),
+        ([0.0, float("nan"), 2.0], 1.0, 2.5),
+        ([0.0, float("-inf"), 2.0], 1.0, 2.5),
         ([0.0, 0.5, 0.9], 1.0, None),
         ([None, None, None], 0.0, None),
     ],

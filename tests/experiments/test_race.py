@@ -9,6 +9,7 @@ import pytest
 
 import vpng
 from vpng.errors import InputError
+from vpng.experiments.methods import Method
 from vpng.experiments.race import Course, RaceConfig, load_course, race_on
 from vpng.experiments.schema import load_results
 from vpng.problems import GaussianMean
@@ -63,7 +64,7 @@ def test_a_race_in_python_finds_the_optimum_and_writes_the_report(tmp_path):
     results = vpng.race(
         *(problem, problem.init(), data),
         out=tmp_path / "out",
-        methods=tuple(map(vpng.experiments.methods.Method, methods)),
+        methods=tuple(map(Method, methods)),
         **SETTINGS,
     )
     best = float(problem.elbo(problem.optimum(data), data)) / 8
@@ -127,8 +128,9 @@ def test_a_network_that_is_no_chain_can_be_raced():
     )
     course = Course(problem, params, data)
     settings = {**SETTINGS, "iterations": 4, "record_every": 2, "seeds": 1, "batch_size": 20}
-    results = race_on(course, **{**settings, "learning_rates": (0.01,)})
-    assert set(results.summary) == {"gradient", "natural_gradient", "vpng", "hessian_free"}
+    methods = Method.NATURAL_GRADIENT, Method.VPNG
+    results = race_on(course, **{**settings, "learning_rates": (0.01,)}, methods=methods)
+    assert set(results.summary) == {"natural_gradient", "vpng"}
     for run in results.runs:
         assert np.isfinite(run.curves["train_elbo"]).all()
 

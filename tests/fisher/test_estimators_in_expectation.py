@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from problems_for_tests import FAMILIES, LocalProblem, random_problem
 from vpng import Exact, Predictive, Probed, Sampled, Variational
@@ -102,6 +103,39 @@ def test_more_samples_have_less_variance(name):
 def test_probes_have_less_variance_than_samples():
     """The reason for `Probed`: a sign vector has no fourth moment to speak of."""
     assert spreads()["probed"][0] < spreads()["sampled"][0]
+
+
+PREDICTIVE, VARIATIONAL = Predictive(Probed(1), num_particles=1), Variational(Probed(1))
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [PREDICTIVE + VARIATIONAL, PREDICTIVE + PREDICTIVE, PREDICTIVE + (VARIATIONAL + PREDICTIVE)],
+    ids=["two kinds", "one kind twice", "one kind twice, nested"],
+)
+def test_rows_of_different_terms_are_independent(metric):
+    """What random signs promise: the outer product of the sum of all rows has F as its mean."""
+    problem, parameters, batch = random_problem("local", "normal", seed=5)
+
+    @jax.jit
+    def compute(parameters):
+        def one(key):
+            operator = metric.operator(problem, parameters, batch, key)
+            assert operator.random_signs
+            row, _ = ravel_pytree(operator.pull(jnp.ones(operator.num_rows)))
+            return jnp.outer(row, row), operator.to_dense()
+
+        return jax.lax.map(one, jax.random.split(jax.random.key(11), NUM_KEYS))
+
+    outer, dense = map(np.asarray, compute(parameters))
+    delta = outer - dense
+    error = delta.std(axis=0) / np.sqrt(NUM_KEYS)
+    assert_unbiased(delta.mean(axis=0), error, dense.mean(axis=0))
+
+
+def test_exact_rows_cannot_be_pooled():
+    with pytest.raises(TypeError, match="pool_particles"):
+        Exact(pool_particles=True)
 
 
 class _Mixed(LocalProblem):

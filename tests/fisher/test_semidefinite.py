@@ -39,12 +39,13 @@ def compiled(kind, family, name):
     ("kind", "name", "family"),
     [
         ("local", "exact", "gamma"),
+        ("local", "exact", "poisson"),
         ("local", "sampled", "categorical"),
         ("local", "probed", "multivariate_normal"),
         ("local", "variational", "normal"),
-        ("global", "exact", "multivariate_normal"),
+        ("global", "exact", "bernoulli"),
         ("global", "sampled", "normal"),
-        ("global", "probed", "gamma"),
+        ("global", "probed", "binomial"),
         ("global", "variational", "normal"),
     ],
 )

@@ -118,3 +118,55 @@ def test_an_affine_map_of_a_normal_is_folded_into_it(after):
     point = jnp.array([0.5, -0.3, 1.2, -0.8])
     assert has_closed_form(moved(point))
     np.testing.assert_allclose(*fishers(point, moved, wanted), rtol=1e-10, atol=1e-12)
+
+
+LOCATED = {
+    "Laplace": dist.Laplace,
+    "Cauchy": dist.Cauchy,
+    "Logistic": dist.Logistic,
+    "StudentT": lambda loc, scale: dist.StudentT(3.0, loc, scale),
+    "StudentT with its df": lambda loc, scale: dist.StudentT(jnp.exp(scale), loc, scale),
+}
+
+
+@pytest.mark.parametrize("name", LOCATED)
+def test_an_affine_map_is_folded_into_location_and_scale(name):
+    """Expanded and in two dimensions, one scale of the map for all of them."""
+    family = LOCATED[name]
+
+    def moved(p):
+        base = family(p[0], jnp.exp(p[1])).expand((3, 2)).to_event(1)
+        return dist.TransformedDistribution(
+            base, dist.transforms.AffineTransform(p[2] * jnp.arange(2.0), p[3])
+        )
+
+    def wanted(p):
+        inner = family(p[0], jnp.exp(p[1]))
+        loc = p[2] * jnp.arange(2.0) + p[3] * inner.loc
+        df = {"df": inner.df} if isinstance(inner, dist.StudentT) else {}
+        return type(inner)(**df, loc=loc, scale=-p[3] * inner.scale).expand((3, 2))
+
+    point = jnp.array([0.5, -0.3, 1.2, -0.8])
+    assert has_closed_form(moved(point))
+    np.testing.assert_allclose(*fishers(point, moved, wanted), rtol=1e-10, atol=1e-12)
+
+
+SCALED = {
+    "HalfNormal": (lambda p: dist.HalfNormal(p[0]), lambda p: dist.HalfNormal(p[0] * p[1])),
+    "HalfCauchy": (lambda p: dist.HalfCauchy(p[0]), lambda p: dist.HalfCauchy(p[0] * p[1])),
+    "Exponential": (lambda p: dist.Exponential(p[0]), lambda p: dist.Exponential(p[0] / p[1])),
+    "Gamma": (lambda p: dist.Gamma(p[2], p[0]), lambda p: dist.Gamma(p[2], p[0] / p[1])),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_stretched_half_line_is_folded_into_the_scale(name, sign):
+    """From a fixed end, in either direction."""
+    base, wanted = SCALED[name]
+    moved = lambda p: dist.TransformedDistribution(
+        base(p), dist.transforms.AffineTransform(1.5, sign * p[1])
+    )
+    point = jnp.array([0.7, 1.8, 2.5])
+    assert has_closed_form(moved(point))
+    np.testing.assert_allclose(*fishers(point, moved, wanted), rtol=1e-10, atol=1e-12)

@@ -250,16 +250,23 @@ def test_periods_decide_what_is_refreshed():
     assert len(traces) == 1
 
 
-def test_a_failed_solve_is_reported_and_recovered_from():
+@pytest.mark.parametrize("factor_damping", DAMPINGS)
+def test_a_failed_solve_is_reported_and_recovered_from(factor_damping):
     operator = _perceptron_operator()
-    curvature = Kronecker(look_at(operator).structure, statistics_period=10, inverse_period=10)
+    curvature = Kronecker(
+        look_at(operator).structure, factor_damping, statistics_period=10, inverse_period=10
+    )
     gradient = _gradient(operator.parameters)
     solve = jax.jit(
         lambda state, damping: curvature.solve(lambda: operator, gradient, damping, state)
     )
-    failed = solve(jax.jit(curvature.init)(operator.parameters), jnp.nan)
-    assert failed.info.outcome == Outcome.not_finite
-    assert solve(failed.state, 0.1).info.outcome == Outcome.success
+    state = jax.jit(curvature.init)(operator.parameters)
+    for bad in (jnp.nan, -0.05):
+        failed = solve(state, bad)
+        assert failed.info.outcome == Outcome.not_finite
+        assert solve(failed.state, 0.1).info.outcome == Outcome.success
+    with pytest.raises(InputError, match=r"^damping: expected .*at least 0, got -0.05"):
+        curvature.solve(lambda: operator, gradient, -0.05, state)
 
 
 def test_options_are_checked():

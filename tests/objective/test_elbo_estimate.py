@@ -136,6 +136,45 @@ def test_unknown_kl_falls_back_to_a_draw():
     assert abs(values.mean() - wanted) < 5 * values.std() / np.sqrt(20_000)
 
 
+def uneven(cls, events_of):
+    """A problem in which q or p alone counts the latents of a unit as one event."""
+
+    class Uneven(cls):
+        def approximation(self, variational, batch):
+            q = super().approximation(variational, batch)
+            return q if events_of == "q" else q.base_dist
+
+        def prior(self, model, batch):
+            p = super().prior(model, batch)
+            return p if events_of == "p" else p.base_dist
+
+    return Uneven(num_data=3, family="normal")
+
+
+@pytest.mark.parametrize("events_of", ["q", "p"])
+@pytest.mark.parametrize("kind", ["local", "global"])
+def test_q_and_p_may_count_different_dimensions_as_events(kind, events_of):
+    """NumPyro has no KL of such a pair: the log ratio of a draw, whose mean is the analytic KL."""
+    even, parameters, batch = random_problem(kind, "normal", seed=3)
+    problem = uneven(type(even), events_of)
+
+    @jax.jit
+    def compute(parameters):
+        def one(key):
+            noise = problem.noise(key, batch)
+            latent, ratio = problem.latent_and_log_ratio(parameters, noise, batch)
+            return problem.kl(parameters, latent, batch), ratio
+
+        drawn = jax.vmap(one)(jax.random.split(jax.random.key(0), 5000))
+        return *drawn, even.kl(parameters, jnp.zeros(2), batch)
+
+    values, ratios, wanted = map(np.asarray, compute(parameters))
+    assert values.shape == (5000, *wanted.shape)
+    np.testing.assert_allclose(values.reshape(5000, -1).sum(axis=1), ratios, rtol=1e-10)
+    error = values.std(axis=0) / np.sqrt(5000)
+    assert (np.abs(values.mean(axis=0) - wanted) < 5 * error).all()
+
+
 def test_kl_weight_is_linear_and_may_follow_a_schedule():
     problem, parameters, batch = random_problem("local", "normal", seed=1)
     warm_up = lambda step: jnp.minimum(step / 10.0, 1.0)

@@ -226,7 +226,9 @@ def test_vpng_is_the_damped_solve():
         ("curvature", lambda p: scale_by_vpng(p, curvature="dense")),
         ("damping", lambda p: scale_by_vpng(p, damping=-1.0)),
         ("damping", lambda p: scale_by_natural_gradient(p, damping=float("nan"))),
+        ("damping", lambda p: scale_by_vpng(p, damping=lambda step: step - 1.0)),
         ("damping", lambda p: scale_by_hessian_free(p, damping=-1.0)),
+        ("damping", lambda p: scale_by_hessian_free(p, damping=lambda step: -1.0)),
         ("max_steps", lambda p: scale_by_hessian_free(p, max_steps=0)),
         ("max_steps", lambda p: scale_by_hessian_free(p, max_steps=jnp.int32(0))),
         ("max_steps", lambda p: scale_by_hessian_free(p, max_steps=jnp.float32(2.0))),
@@ -237,6 +239,31 @@ def test_bad_arguments(argument, make):
     problem, _, _ = setting()
     with pytest.raises(InputError, match=rf"^{argument}: expected .*, got "):
         make(problem)
+
+
+@pytest.mark.parametrize("make", [scale_by_vpng, scale_by_hessian_free])
+def test_a_damping_that_falls_below_zero_gives_no_update(make):
+    problem, parameters, batch = setting()
+    transformation = make(problem, damping=lambda step: 0.1 - 0.2 * step)
+    update = jax.jit(
+        lambda state, p: transformation.update(p, state, p, batch=batch, rng_key=jax.random.key(0))
+    )
+    updates, state = update(transformation.init(parameters), parameters)
+    assert bool(state.info.outcome != Outcome.not_finite)
+    assert np.abs(flat(updates)).max() > 0
+    updates, state = update(state, parameters)
+    assert bool(state.info.outcome == Outcome.not_finite)
+    np.testing.assert_array_equal(flat(updates), 0.0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("make", [scale_by_vpng, scale_by_natural_gradient, scale_by_hessian_free])
+def test_parameters_of_half_precision_are_refused_by_name(make, dtype):
+    problem, parameters, _ = setting()
+    parameters.variational["bias"] = jnp.zeros(2, dtype)
+    wanted = r"^params.variational\['bias'\]: expected an array of float32 or float64, got dtype "
+    with pytest.raises(InputError, match=wanted + jnp.dtype(dtype).name):
+        make(problem).init(parameters)
 
 
 CHAINS = {

@@ -160,6 +160,33 @@ def test_structures_are_kept_under_masks(name, how):
     assert_carried(transformation, parameters, batch, gradient)
 
 
+def assert_passes(transformation, parameters, batch, gradient):
+    """The gradient itself, and a state like the one before but for the count of its steps."""
+    state = transformation.init(parameters)
+    updates, new_state = transformation.update(
+        gradient, state, parameters, batch=batch, rng_key=jax.random.key(KEY)
+    )
+    jax.tree.map(np.testing.assert_array_equal, updates, gradient)
+    assert jax.tree.structure(updates) == jax.tree.structure(gradient)
+    assert jax.tree.structure(new_state) == jax.tree.structure(state)
+    assert signature(new_state) == signature(state)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_nothing_is_done_where_everything_is_masked(name):
+    problem, parameters, batch, gradient = setting()
+    mask = jax.tree.map(lambda _: False, parameters)
+    assert_passes(optax.masked(MAKERS[name](problem), mask), parameters, batch, gradient)
+
+
+@pytest.mark.parametrize("damping", [0.1, LevenbergMarquardt()], ids=["constant", "adaptive"])
+def test_the_natural_gradient_of_no_variational_parameters_is_the_gradient(damping):
+    problem, parameters, batch, gradient = setting()
+    point, gradient = (tree._replace(variational=()) for tree in (parameters, gradient))
+    rule = scale_by_natural_gradient(problem, damping=damping)
+    assert_passes(rule, point, batch, gradient)
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_masked_without_all_parameters_explains_itself(name):
     problem, parameters, batch, gradient = setting()

@@ -1,5 +1,6 @@
 """Where a curve first reaches a level."""
 
+import math
 from collections.abc import Iterable
 
 
@@ -8,11 +9,11 @@ def first_crossing(
 ) -> float | None:
     """Where rising `values` first reach `level`, interpolated between records; None if never.
 
-    Records without a place or a value are passed over.
+    Records without a place or a finite value are passed over.
     """
     before: tuple[float, float] | None = None
     for place, value in zip(places, values, strict=True):
-        if place is None or value is None:
+        if place is None or value is None or not math.isfinite(value):
             continue
         if value >= level:
             if before is None or before[1] == value:

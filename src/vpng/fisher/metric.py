@@ -30,7 +30,7 @@ class AbstractMetric(eqx.Module):
         """The metric's matrix, per datum, as a lazy operator on `Parameters`."""
 
     def __add__(self, other: "AbstractMetric") -> "Sum":
-        return Sum((self, other))
+        return Sum((*_terms(self), *_terms(other)))
 
 
 class Predictive(AbstractMetric):
@@ -199,10 +199,11 @@ def _prior_sites(
 
 
 class Sum(AbstractMetric):
-    """The sum of several metrics, all at the same latents: what they share is computed once.
+    """The sum of several metrics, those of different kinds at the same latents.
 
-    Each kind of metric draws its samples and signs from a `stream` of its own, so that the rows of
-    different terms are independent given the latents.
+    What these share is computed once. Each kind draws its samples and signs from a `stream` of its
+    own, so that the rows of different terms are independent given the latents. A second term of
+    one kind has latents of its own.
     """
 
     terms: tuple[AbstractMetric, ...]
@@ -210,18 +211,19 @@ class Sum(AbstractMetric):
     def operator(
         self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
-        kinds = [type(term) for term in self.terms]
+        streams = [getattr(term, "stream", type(term)) for term in self.terms]
         operators = []
         for place, term in enumerate(self.terms):
             # Terms of one kind would draw the same signs and samples, and no longer be independent.
-            before = kinds[:place].count(kinds[place])
+            before = streams[:place].count(streams[place])
             key = jax.random.fold_in(rng_key, before) if before else rng_key
             operators.append(term.operator(problem, parameters, batch, key))
         first, *rest = operators
         return sum(rest, start=first)
 
-    def __add__(self, other: AbstractMetric) -> "Sum":
-        return Sum((*self.terms, other))
+
+def _terms(metric: AbstractMetric) -> tuple[AbstractMetric, ...]:
+    return metric.terms if isinstance(metric, Sum) else (metric,)
 
 
 def _operator(

@@ -337,15 +337,16 @@ class FisherOperator:
             return jnp.diagonal(self.to_dense())
         if self.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
             return jnp.sum(self.factor() ** 2, axis=0)
-        if self.by_datum is None:
+        by_datum = self.by_datum
+        if by_datum is None:
             return _sum_of_squares(self.row_function, self.parameters)
 
         def add(total: Array, inputs: PyTree) -> tuple[Array, None]:
-            one = lambda parameters: self.by_datum.rows(parameters, inputs)
+            one = lambda parameters: by_datum.rows(parameters, inputs)
             return total + _sum_of_squares(one, self.parameters), None
 
         flat, _ = ravel_pytree(self.parameters)
-        return jax.lax.scan(add, jnp.zeros_like(flat), self.by_datum.inputs)[0]
+        return jax.lax.scan(add, jnp.zeros_like(flat), by_datum.inputs)[0]
 
     def restricted(self, active: PyTree, embed: Callable[[PyTree], PyTree]) -> "FisherOperator":
         """The block of F that belongs to some of the parameters, the rest held fixed.

@@ -11,7 +11,7 @@ The result has shape `batch_shape + (...)`: what belongs to one batch element st
 import math
 from collections.abc import Callable, Sequence
 from functools import singledispatch
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from numpyro.distributions import transforms
 
 from vpng.fisher.quadrature import negative_binomial_dispersion_information
 from vpng.fisher.unwrap import has_arrays
+
+Family = TypeVar("Family", bound=dist.Distribution)
 
 Whiten = Callable[[dist.Distribution, dist.Distribution], Float[Array, "..."]]
 
@@ -77,6 +79,12 @@ def _rule(distribution: dist.Distribution) -> Whiten | None:
             known = kind.__module__.startswith("numpyro.") or kind.log_prob is family.log_prob
             return _family(distribution) if known else None
     return None
+
+
+def same_density(family: type[Family]) -> type[Family]:
+    """Decorates a subclass whose `log_prob` is that of its family, written in another way."""
+    _family.register(family)(_family.dispatch(family))
+    return family
 
 
 def has_closed_form(distribution: dist.Distribution) -> bool:

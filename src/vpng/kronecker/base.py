@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from vpng.checks import positive_integer
-from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, solve_info
+from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, nonnegative, solve_info
 from vpng.errors import expected
 from vpng.findings import Findings, joined
 from vpng.kronecker.averages import Averages
@@ -150,7 +150,7 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
         state: KroneckerState,
     ) -> Solution[KroneckerState]:
         structure = self.structure.restricted(gradient)
-        mu = jnp.asarray(damping, state.averages.weight.dtype)
+        mu = nonnegative(damping, state.averages.weight.dtype)
 
         def looked() -> tuple[Averages, Findings]:
             new = statistics(

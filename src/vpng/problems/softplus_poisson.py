@@ -14,6 +14,8 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Num
 from numpyro.distributions import constraints
 
+from vpng.fisher.whiten import same_density
+
 _BELOW_THIS_LINEAR = -15.0
 
 
@@ -53,6 +55,7 @@ def log_softplus(t: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(far, low - 0.5 * jnp.exp(low), jnp.log(jax.nn.softplus(high)))
 
 
+@same_density
 class SoftplusPoisson(dist.Poisson):
     """x ~ Poisson(softplus(outputs)), one count an output."""
 
@@ -70,6 +73,7 @@ class SoftplusPoisson(dist.Poisson):
         return self.varying(value) - gammaln(value + 1.0)
 
 
+@same_density
 class PoissonRow(dist.Independent):
     """A row of independent counts; its log-density takes an array, or `Counted` data."""
 

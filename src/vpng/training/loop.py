@@ -314,10 +314,6 @@ def _compile_metrics(
     if not metrics:
         return lambda state: {}
     _check_names(metrics)
-    shapes = jax.eval_shape(lambda state: _evaluated(metrics, state, readout), state)
-    for name, value in shapes.items():
-        if value.shape != ():
-            raise expected(f"metrics[{name!r}]", "a single number", f"shape {value.shape}")
     measure = compiled(layout, lambda state: _evaluated(metrics, state, readout), state)
     return lambda state: _floats(measure(state))
 
@@ -349,7 +345,11 @@ def _evaluated(
     # Apart from the keys of the steps, and the same at every record: common random numbers.
     key = jax.random.fold_in(state.rng_key, 2**32 - 1)
     params = readout(state)
-    return {name: metric(params, key) for name, metric in metrics.items()}
+    values = {name: metric(params, key) for name, metric in metrics.items()}
+    for name, value in values.items():
+        if np.ndim(value) != 0:
+            raise expected(f"metrics[{name!r}]", "a single number", f"shape {np.shape(value)}")
+    return values
 
 
 def _record(
