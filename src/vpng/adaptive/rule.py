@@ -118,6 +118,29 @@ class AdaptiveInfo(NamedTuple):
     curvature_ratio: Float[Array, ""]
 
 
+class Trial(NamedTuple):
+    """What the test of a candidate says.
+
+    Attributes:
+        accepted: whether it is the next point.
+        ratio: curvature along the step over the metric's.
+        damping: for the next solve.
+        longest: share of the next direction that may be stepped.
+    """
+
+    accepted: Bool[Array, ""]
+    ratio: Float[Array, ""]
+    damping: Float[Array, ""]
+    longest: Float[Array, ""]
+
+
+MOST_DAMPING = 1e6
+"""Beyond which it does not rise."""
+
+LEAST_SHARE = 1e-6
+"""Of a direction, however many steps were rejected."""
+
+
 class Adaptive(eqx.Module):
     """The rule.
 
@@ -128,6 +151,7 @@ class Adaptive(eqx.Module):
         minimum_damping: below which it does not fall.
         shortest_memory: least number of steps over which signal and noise are told apart.
         free_steps: number of steps after which shares begin to fall with their number.
+        noisy_steps: number of steps after which noise may cost half as much as at first.
         usual_noise: a step whose noise has more than this multiple of the usual power is shortened.
         quiet: nats of noise in one direction at which that direction is stepped half as far.
         wide: nats of noise at the start beyond which the first share is at most a tenth.
@@ -142,6 +166,7 @@ class Adaptive(eqx.Module):
     minimum_damping: float = 1e-6
     shortest_memory: float = 3.0
     free_steps: float = 50.0
+    noisy_steps: float = 50.0
     usual_noise: float = 4.0
     quiet: float = 2.0
     wide: float = 1000.0
@@ -185,78 +210,45 @@ class Adaptive(eqx.Module):
             objective: the loss with this step's random numbers.
             metric_at: makes the metric at any point.
         """
-        first = state.step == 0
         evaluation = self.geometry.evaluate(objective, state.candidate)
         before = objective.at(state.accepted)
         gradient, halves = self._controlled(evaluation, state.regression)
-        accepted = self._accepts(state, before, evaluation, gradient)
-        ratio = self._curvature_ratio(state, before, evaluation)
-
-        damping = state.damping * jnp.where(accepted, jnp.where(ratio > 2.0, 1.0, 0.5), 4.0)
-        damping = jnp.clip(damping, self.minimum_damping, 1e6)
-        by_curvature = jnp.clip(1.0 / jnp.maximum(ratio, 1.0), 0.25 * state.longest, 1.0)
-        longest = jnp.where(
-            accepted, jnp.minimum(by_curvature, 2.0 * state.longest), 0.25 * state.longest
-        )
-        damping = jnp.where(first, state.damping, damping)
-        longest = jnp.where(first, state.longest, jnp.maximum(longest, 1e-6))
-
-        keep = lambda new, old: _where(accepted, new, old)
-        point = keep(state.candidate, state.accepted)
-        old = state.gradient
-        if not self.geometry.remembers:
-            # The candidate is then the accepted point itself: its gradient comes with the next one.
-            old = jax.tree.map(jnp.zeros_like, old)
-        here = keep(gradient, old)
+        trial = self._judged(state, before, evaluation, gradient)
+        accepted = trial.accepted
+        point = _where(accepted, state.candidate, state.accepted)
+        here = _where(accepted, gradient, self._remembered(state.gradient))
         # Known before this gradient: a share that goes with its noise would bias the step.
         share = self._share(state)
-        weight = jnp.clip(0.5 * jnp.max(share), 0.02, 0.3)
-        weight = jnp.maximum(weight, 1.0 / (state.metrics + 1.0))
-        # A metric of another place is forgotten, as far as it was signal that led here.
-        moved = self.num_data * state.square
-        weight = jnp.maximum(weight, 0.9 * _certain(state)[0] * moved / (moved + self.far))
-        due = (jnp.max(share) > 0.5) | (state.step % self.metric_period == 0)
-        due = accepted & (due | (state.metrics == 0))
-        weight = jnp.where(due, weight, 0.0)
-        noise_here = self._noise(state, evaluation, accepted)
+        weight = self._metric_weight(state, share, accepted)
         prepared = self.geometry.prepare(
-            state.geometry, metric_at(point), point, damping, weight, noise_here
+            state.geometry,
+            metric_at(point),
+            point,
+            trial.damping,
+            weight,
+            self._noise(state, evaluation, accepted),
         )
         # g_a.F^-1 g_b from g = (g_a + g_b) / 2 and d = (g_a - g_b) / 2.
         apart = jax.tree.map(lambda leaf: 0.5 * (leaf[0] - leaf[1]), halves)
         direction, products, carried = prepared.solve(here, apart, *self._scores(evaluation))
         solved = _all_finite(direction)
-        direction = _where(solved, direction, jax.tree.map(jnp.zeros_like, direction))
-        damping = jnp.where(solved, damping, jnp.minimum(10.0 * damping, 1e6))
-
         usable = accepted & solved
-        power, noise = products[:, 0, 0], products[:, 1, 1]
-        total = power + noise
-        nats = self.num_data * noise
-        noise_before = state.noise
-        unknown = noise_before == jnp.finfo(noise.dtype).max
-        # A start that is far too wide: what its few draws say may turn it inside out.
-        wide = jnp.any(unknown & (nats > self.wide))
-        longest = jnp.where(wide, jnp.minimum(longest, 0.1), longest)
-        agreement = jnp.where(total > 0, (power - noise) / jnp.where(total > 0, total, 1.0), 0.0)
-        rate = jnp.where(usable & jnp.all(jnp.isfinite(agreement)), 1.0 / state.memory, 0.0)
-        blend = lambda old, new: jnp.where(rate > 0, (1 - rate) * old + rate * new, old)
-        state = state._replace(
-            agreement=blend(state.agreement, agreement),
-            spread=blend(state.spread, agreement**2),
-            noise=jnp.where(unknown & (rate > 0), nats, blend(state.noise, nats)),
-        )
-        memory = jnp.where(rate > 0, (1.0 - self._share(state)) * state.memory + 1.0, state.memory)
-        memory = jnp.maximum(memory, jnp.minimum(self.shortest_memory, state.step + 1.0))
+        direction = _where(solved, direction, jax.tree.map(jnp.zeros_like, direction))
 
+        nats = self.num_data * products[:, 1, 1]
+        # A start that is far too wide: what its few draws say may turn it inside out.
+        wide = jnp.any(_unknown(state.noise) & (nats > self.wide))
+        longest = jnp.where(wide, jnp.minimum(trial.longest, 0.1), trial.longest)
         length = jnp.minimum(jnp.minimum(share, longest), self.geometry.longest(direction, point))
         if evaluation.draws is not None:
-            length = length * self._calm(noise_before, nats)
+            length = length * self._calm(state.noise, nats)
         step = self.geometry.by_block(-length, direction)
         # Losses of a higher precision than the parameters' would change their type.
         step = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), step, point)
         square = prepared.square(step)
-        next_state = AdaptiveState(
+        damping = jnp.where(solved, trial.damping, jnp.minimum(10.0 * trial.damping, MOST_DAMPING))
+        told = self._told_apart(state, products, usable)
+        next_state = told._replace(
             step=state.step + 1,
             accepted=point,
             candidate=jax.tree.map(jnp.add, point, step),
@@ -264,18 +256,82 @@ class Adaptive(eqx.Module):
             geometry=prepared.state if carried is None else carried,
             damping=damping,
             longest=longest,
-            agreement=state.agreement,
-            spread=state.spread,
-            noise=state.noise,
-            memory=memory,
             square=square,
             predicted=-_inner(here, step) - 0.5 * square,
             regression=self._regress(state, products, usable),
             rejections=jnp.where(usable, 0, state.rejections + 1),
-            metrics=state.metrics + (due & prepared.finite),
+            metrics=state.metrics + ((weight > 0) & prepared.finite),
         )
         loss = jnp.mean(jnp.where(accepted, evaluation.losses, before))
-        return _strong(next_state, state), AdaptiveInfo(loss, accepted, length, damping, ratio)
+        info = AdaptiveInfo(loss, accepted, length, damping, trial.ratio)
+        return _strong(next_state, state), info
+
+    def _judged(
+        self,
+        state: AdaptiveState,
+        before: Float[Array, " K"],
+        evaluation: Evaluation,
+        gradient: Parameters,
+    ) -> Trial:
+        """Whether the candidate is accepted, and what follows for the next step."""
+        accepted = self._accepts(state, before, evaluation, gradient)
+        ratio = self._curvature_ratio(state, before, evaluation)
+        damping = state.damping * jnp.where(accepted, jnp.where(ratio > 2.0, 1.0, 0.5), 4.0)
+        damping = jnp.clip(damping, self.minimum_damping, MOST_DAMPING)
+        by_curvature = jnp.clip(1.0 / jnp.maximum(ratio, 1.0), 0.25 * state.longest, 1.0)
+        longest = jnp.where(
+            accepted, jnp.minimum(by_curvature, 2.0 * state.longest), 0.25 * state.longest
+        )
+        first = state.step == 0
+        return Trial(
+            accepted,
+            ratio,
+            jnp.where(first, state.damping, damping),
+            jnp.where(first, state.longest, jnp.maximum(longest, LEAST_SHARE)),
+        )
+
+    def _remembered(self, gradient: Parameters) -> Parameters:
+        """The gradient at the accepted point, for a step that was rejected.
+
+        Zero for a geometry that cannot solve with it: the candidate is then the accepted point
+        itself, whose gradient comes with the next step.
+        """
+        if self.geometry.remembers:
+            return gradient
+        return jax.tree.map(jnp.zeros_like, gradient)
+
+    def _metric_weight(
+        self, state: AdaptiveState, share: Float[Array, " blocks"], accepted: Bool[Array, ""]
+    ) -> Float[Array, ""]:
+        """The weight of this step's metric in the average; zero if it is not evaluated."""
+        weight = jnp.clip(0.5 * jnp.max(share), 0.02, 0.3)
+        weight = jnp.maximum(weight, 1.0 / (state.metrics + 1.0))
+        # A metric of another place is forgotten, as far as it was signal that led here.
+        moved = self.num_data * state.square
+        weight = jnp.maximum(weight, 0.9 * _certain(state)[0] * moved / (moved + self.far))
+        due = (jnp.max(share) > 0.5) | (state.step % self.metric_period == 0)
+        return jnp.where(accepted & (due | (state.metrics == 0)), weight, 0.0)
+
+    def _told_apart(
+        self,
+        state: AdaptiveState,
+        products: Float[Array, "blocks k k"],
+        usable: Bool[Array, ""],
+    ) -> AdaptiveState:
+        """The state with the agreement and the noise of one more step."""
+        power, noise = products[:, 0, 0], products[:, 1, 1]
+        total, nats = power + noise, self.num_data * noise
+        agreement = jnp.where(total > 0, (power - noise) / jnp.where(total > 0, total, 1.0), 0.0)
+        rate = jnp.where(usable & jnp.all(jnp.isfinite(agreement)), 1.0 / state.memory, 0.0)
+        blend = lambda old, new: jnp.where(rate > 0, (1 - rate) * old + rate * new, old)
+        told = state._replace(
+            agreement=blend(state.agreement, agreement),
+            spread=blend(state.spread, agreement**2),
+            noise=jnp.where(_unknown(state.noise) & (rate > 0), nats, blend(state.noise, nats)),
+        )
+        memory = jnp.where(rate > 0, (1.0 - self._share(told)) * state.memory + 1.0, state.memory)
+        least = jnp.minimum(self.shortest_memory, state.step + 1.0)
+        return told._replace(memory=jnp.maximum(memory, least))
 
     def _noise(
         self, state: AdaptiveState, evaluation: Evaluation, accepted: Bool[Array, ""]
@@ -324,7 +380,7 @@ class Adaptive(eqx.Module):
         signal.
         """
         certain = _certain(state)
-        allowed = self.geometry.tolerated_noise / (1.0 + (state.step / 50.0) ** 2)
+        allowed = self.geometry.tolerated_noise / (1.0 + (state.step / self.noisy_steps) ** 2)
         least = jnp.maximum(
             1.0 / (1.0 + state.memory), 4.0 * allowed / (state.noise + 2.0 * allowed)
         )
@@ -402,6 +458,11 @@ def _certain(state: AdaptiveState) -> Float[Array, " blocks"]:
     variance = jnp.maximum(state.spread - state.agreement**2, 0.0)
     certain = state.agreement - jnp.sqrt(2.0 * variance / state.memory)
     return jnp.clip(certain, 0.0, 1.0)
+
+
+def _unknown(noise: Float[Array, " blocks"]) -> Bool[Array, " blocks"]:
+    """Whether no step has told it yet."""
+    return noise == jnp.finfo(noise.dtype).max
 
 
 def _where(condition: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
