@@ -188,6 +188,54 @@ def test_minibatches_are_scaled_once_in_loss_and_metric(x64):
     np.testing.assert_allclose(np.mean(metrics, axis=0), whole, rtol=1e-10)
 
 
+class Unsampled(dist.Distribution):
+    """The exponential prior, of which only the density was written down."""
+
+    support = constraints.positive
+
+    def log_prob(self, value):
+        return -value
+
+
+def minibatch(values, slope, level):
+    with numpyro.plate("data", 4, subsample_size=2):
+        numpyro.sample("y", dist.Normal(slope * level, 1.0), obs=numpyro.subsample(values, 0))
+
+
+def positive_guide(values):
+    """Declares a parameter that only the model uses."""
+    numpyro.param("slope", 2.0, constraint=constraints.positive)
+    numpyro.sample("level", dist.LogNormal(numpyro.param("loc", 0.0), 0.5))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda values: minibatch(values, 2.0, numpyro.sample("level", Unsampled())),
+        lambda values: minibatch(
+            values, numpyro.param("slope"), numpyro.sample("level", dist.Exponential(1.0))
+        ),
+    ],
+    ids=["prior without samples", "parameter without a value"],
+)
+def test_minibatches_are_drawn_without_running_the_prior(model):
+    values = jnp.arange(4.0)
+    svi = SVI(model, positive_guide)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Unsampled sites cannot be sampled")
+        state = jax.eval_shape(svi.init, KEY, values)
+        after, loss = jax.eval_shape(svi.update, state, values)
+    assert loss.shape == ()
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    drawn = [
+        svi.problem.call(jax.random.key(seed), (values,), {}, None).subsamples["data"]
+        for seed in range(8)
+    ]
+    # Of six pairs, eight draws hold more than one but for a chance of 6^-7.
+    assert len({tuple(np.sort(chosen)) for chosen in drawn}) > 1
+    assert all(len(set(np.asarray(chosen))) == 2 for chosen in drawn)
+
+
 def switch(values):
     mean = numpyro.sample("mean", dist.Normal(0, 3))
     on = numpyro.sample("on", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})

@@ -15,9 +15,9 @@ from numpyro.distributions.distribution import Unit
 from numpyro.distributions.transforms import Transform
 
 from vpng.errors import InputError
-from vpng.fisher.unwrap import has_arrays, unwrapped
+from vpng.fisher.unwrap import FLOWS, has_arrays, unwrapped
 from vpng.numpyro.triangular import gathered
-from vpng.problem import Parameters, Problem, Site, leaves_in_use, parameters_of
+from vpng.problem import Parameters, Problem, Site, depends, leaves_in_use, parameters_of
 
 Trace = Mapping[str, dict[str, Any]]
 
@@ -63,6 +63,9 @@ class TracedProblem(Problem):
         shared_names: parameters of the guide that the model reads too, along with the latents.
         held_density: whether log q(z; lambda) is to be had for a z that is held fixed, which for a
             flow takes the inverse of its network.
+        summed_names: discrete latents of the model that the guide does not draw, since the loss
+            sums over them.
+        shapes: of the unconstrained parameters, by name.
     """
 
     model: Callable = eqx.field(static=True)
@@ -76,6 +79,8 @@ class TracedProblem(Problem):
     shared_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
     held_density: bool = eqx.field(default=True, static=True)
     by_datum: bool = eqx.field(default=False, static=True)
+    summed_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
+    shapes: dict[str, PyTree] = eqx.field(default_factory=dict, static=True)
     local: bool = eqx.field(default=False, static=True)
 
     def approximation(self, variational: PyTree, batch: Call) -> PyTree:
@@ -97,6 +102,16 @@ class TracedProblem(Problem):
 
     def latent(self, variational: PyTree, noise: PRNGKeyArray, batch: Call) -> dict[str, Array]:
         return self._drawn(self.guide_trace(variational, noise, batch))
+
+    def latent_for_sites(
+        self, parameters: Parameters, noise: PRNGKeyArray, batch: Call
+    ) -> dict[str, Array]:
+        latent = self.latent(parameters.variational, noise, batch)
+        if not self.summed_names:
+            return latent
+        key = jax.random.fold_in(noise, 1)
+        trace = self.model_trace(parameters.model, latent, batch, key)
+        return latent | {name: trace[name]["value"] for name in sorted(self.summed_names)}
 
     def kl(self, parameters: Parameters, latent: PyTree, batch: Call) -> Float[Array, ""]:
         """Log q(z) - log p(z), with factors counted in p, as `Trace_ELBO` has it."""
@@ -132,7 +147,11 @@ class TracedProblem(Problem):
 
     def prior_sites(self, model: PyTree, latent: PyTree, batch: Call) -> list[Site]:
         trace = self.model_trace(model, latent, batch)
-        return [self._site(site, moving=True) for site in trace.values() if _has_density(site)]
+        return [
+            self._site(site, moving=not site["fn"].is_discrete)
+            for site in trace.values()
+            if _has_density(site)
+        ]
 
     def roots(self, model: PyTree, latent: PyTree, batch: Call) -> list[bool]:
         return [name in self.root_names for name in self.prior_names]
@@ -157,10 +176,16 @@ class TracedProblem(Problem):
         """The values of the parameter sites from their unconstrained ones."""
         return {name: self.transforms[name](value) for name, value in parameters.items()}
 
-    def model_trace(self, model: PyTree, latent: Mapping[str, Array], batch: Call) -> Trace:
-        """The model run with these parameters and latents."""
+    def model_trace(
+        self,
+        model: PyTree,
+        latent: Mapping[str, Array],
+        batch: Call,
+        rng_key: PRNGKeyArray | None = None,
+    ) -> Trace:
+        """The model run with these parameters and latents; the key draws what is not among them."""
         given = {**self.constrained(model), **latent, **batch.fixed}
-        return _run(self.model, jax.random.key(0), given, batch)
+        return _run(self.model, jax.random.key(0) if rng_key is None else rng_key, given, batch)
 
     def guide_trace(
         self,
@@ -188,16 +213,23 @@ class TracedProblem(Problem):
             rng_key: of the draw.
             batch: the call.
         """
-        drawn = self.guide_trace(embed(active), rng_key, batch)
-        held = {
-            name: jax.lax.stop_gradient(site["value"])
-            for name, site in drawn.items()
-            if _is_latent(site) or site["type"] == "plate"
-        }
+        drawn = jax.lax.stop_gradient(
+            {
+                name: (site["value"], site.get("intermediates"))
+                for name, site in self.guide_trace(embed(active), rng_key, batch).items()
+                if _is_latent(site) or site["type"] == "plate"
+            }
+        )
+        held = {name: value for name, (value, _) in drawn.items()}
 
         def log_q(active: PyTree) -> Array:
             trace = self.guide_trace(embed(active), rng_key, batch, held)
-            densities = [log_density(site) for site in trace.values() if _is_latent(site)]
+            # With the values before every transform as they were drawn: an inverse loses digits.
+            densities = [
+                log_density({**site, "intermediates": drawn[name][1]})
+                for name, site in trace.items()
+                if _is_latent(site)
+            ]
             return sum(densities, start=jnp.zeros(()))
 
         return jax.grad(log_q)(active)
@@ -208,13 +240,15 @@ class TracedProblem(Problem):
         """A call whose subsampled plates are drawn from `rng_key`."""
         if not self.subsampled:
             return Call(args, kwargs, {}, mutable or {})
-        given = {**(mutable or {})}
-        plain = Call(args, kwargs, {}, given)
-        seeded = handlers.seed(self.model, rng_key)
+        plain = Call(args, kwargs, {}, mutable or {})
+        # Plates depend on neither latents nor parameters: any value will do.
+        latents = handlers.substitute(
+            handlers.seed(self.model, rng_key), substitute_fn=_feasible_value
+        )
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.shapes)
         with handlers.block():
-            # Plates do not depend on latents: any value will do for what cannot be sampled.
             model = handlers.trace(
-                handlers.substitute(seeded, substitute_fn=_value_of_flat_prior)
+                handlers.substitute(latents, data={**self.constrained(zeros), **plain.fixed})
             ).get_trace(*args, **kwargs)
         plates = {
             name: site["value"]
@@ -271,23 +305,61 @@ def is_observation(site: dict[str, Any]) -> bool:
     return site["type"] == "sample" and site["is_observed"] and not _is_factor(site)
 
 
-def _value_of_flat_prior(site: dict[str, Any]) -> Array | None:
-    if not _is_latent(site) or not isinstance(unwrapped(site["fn"]), dist.ImproperUniform):
+def _feasible_value(site: dict[str, Any]) -> Array | None:
+    """A value of a latent; None where its support does not tell any, and it has to be sampled."""
+    if not _is_latent(site):
         return None
-    transform = dist.biject_to(site["fn"].support)
-    return transform(jnp.zeros(transform.inverse_shape(site["fn"].shape())))
+    shape = (*site["kwargs"].get("sample_shape", ()), *site["fn"].shape())
+    try:
+        support = site["fn"].support
+        if support.is_discrete:
+            return support.feasible_like(jnp.zeros(shape, int))
+        transform = dist.biject_to(support)
+    except NotImplementedError:
+        return None
+    return transform(jnp.zeros(transform.inverse_shape(shape)))
 
 
-def _is_flow(site: dict[str, Any]) -> bool:
-    fn = unwrapped(site["fn"]) if _is_latent(site) else None
-    return isinstance(fn, dist.TransformedDistribution) and has_arrays(fn.transforms)
+def _transforms(trace: Trace) -> list[Transform]:
+    """Of all latents of a guide."""
+    families = [unwrapped(site["fn"]) for site in trace.values() if _is_latent(site)]
+    return [
+        transform
+        for family in families
+        if isinstance(family, dist.TransformedDistribution)
+        for transform in family.transforms
+    ]
+
+
+def _has_flow(
+    guide_trace: Callable[[PyTree], Trace], variational: PyTree, transforms: list[Transform]
+) -> bool:
+    """Whether a transform of a latent depends on the parameters, as far as that can be seen.
+
+    The bounds of a support may be arrays too, but do not.
+    """
+    with_arrays = [transform for transform in transforms if has_arrays(transform)]
+    if not with_arrays:
+        return False
+    if any(not _is_plain(transform) for transform in with_arrays):
+        return True
+    arrays = lambda variational: jax.tree.leaves(_transforms(guide_trace(variational)))
+    return depends(arrays, variational)
+
+
+def _is_plain(transform: Transform) -> bool:
+    """Whether all arrays of a transform are among its leaves, and none in a function it holds."""
+    try:
+        leaves = jax.tree.leaves(transform)
+    except NotImplementedError:
+        return False
+    return all(not callable(leaf) for leaf in leaves) and not isinstance(transform, FLOWS)
 
 
 def _has_density(site: dict[str, Any]) -> bool:
-    """Whether a latent's prior can be sampled, so that it has an information."""
-    if not _is_latent(site) or site["fn"].is_discrete:
-        return False
-    return not isinstance(unwrapped(site["fn"]), dist.ImproperUniform | dist.Delta)
+    """Whether a latent's prior has a density, so that it has an information."""
+    without = dist.ImproperUniform | dist.Delta
+    return _is_latent(site) and not isinstance(unwrapped(site["fn"]), without)
 
 
 def traced_problem(
@@ -363,7 +435,8 @@ def traced_problem(
         trace = bare.model_trace(model_params, {**latent, **fixed}, call)
         return [parameters_of(trace[name]["fn"], trace[name]["value"]) for name in candidates]
 
-    used = leaves_in_use(priors, fixed, parameters.model, latent)
+    shared = {name: value for name, value in variational.items() if name in model_trace}
+    used = leaves_in_use(priors, fixed, {**parameters.model, **shared}, latent)
     num_fixed = len(jax.tree.leaves(fixed))
     roots = frozenset(
         name for name, leaves in zip(candidates, used, strict=True) if not any(leaves[num_fixed:])
@@ -377,9 +450,19 @@ def traced_problem(
         roots,
         any(_is_subsampled(site) for site in plates),
         frozenset(parameters.model),
-        frozenset(name for name in variational if name in model_trace),
-        not any(_is_flow(site) for site in guide_trace.values()),
+        frozenset(shared),
+        not _has_flow(
+            lambda given: bare.guide_trace({**whole, **given}, jax.random.key(0), call),
+            variational,
+            _transforms(guide_trace),
+        ),
         _has_parameters_by_datum(guide_trace, variational),
+        frozenset(
+            name
+            for name, site in model_trace.items()
+            if _is_latent(site) and site["fn"].is_discrete and name not in guide_trace
+        ),
+        shapes=jax.eval_shape(lambda: whole),
     )
     return problem, parameters
 
