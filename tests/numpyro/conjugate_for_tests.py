@@ -31,3 +31,17 @@ def log_evidence() -> float:
     covariance = COVARIATES @ COVARIATES.T + NOISE**2 * np.eye(6)
     _, log_determinant = np.linalg.slogdet(2 * np.pi * covariance)
     return float(-0.5 * (log_determinant + TARGETS @ np.linalg.solve(covariance, TARGETS)))
+
+
+def divergence(location, covariance) -> float:
+    """KL(q || p) of a Normal q from the posterior, in nats."""
+    mean, precision = posterior()
+    apart, product = np.asarray(location) - mean, precision @ np.asarray(covariance)
+    _, log_determinant = np.linalg.slogdet(product)
+    return float(0.5 * (np.trace(product) + apart @ precision @ apart - 2 - log_determinant))
+
+
+def least_factorised_divergence() -> float:
+    """KL(q || p) of the best q of independent weights: the posterior's mean, 1 / precision_ii."""
+    mean, precision = posterior()
+    return divergence(mean, np.diag(1.0 / np.diag(precision)))

@@ -60,7 +60,7 @@ def run():
 def test_the_rule_is_found_and_the_loss_falls(run):
     svi, result = run
     assert isinstance(result.state.optim_state, NetworkState)
-    assert svi.loss.num_particles == 1
+    assert svi.loss.num_particles == 2
     assert np.mean(result.losses[-20:]) < 0.75 * np.mean(result.losses[:5])
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
-from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from numpyro.infer.elbo import ELBO
 
 from vpng.adaptive import Evaluation, Particles
@@ -29,16 +29,19 @@ class Draw(NamedTuple):
     subsamples: dict[str, Array]
 
     @classmethod
-    def halves(
-        cls, rng_key: PRNGKeyArray, count: int, subsamples: tuple[dict[str, Array], ...]
+    def groups(
+        cls,
+        rng_key: PRNGKeyArray,
+        shape: tuple[int, int],
+        subsamples: tuple[dict[str, Array], ...],
     ) -> "Draw":
-        """Two times `count` of them, with the subsamples of both halves if there are any."""
-        keys = jax.random.split(random_key("rng_key", rng_key), (2, count))
-        repeat = lambda *leaves: jnp.repeat(jnp.stack(leaves)[:, None], count, axis=1)
+        """Groups of them, `shape` has how many of how many, with subsamples of each if given."""
+        keys = jax.random.split(random_key("rng_key", rng_key), shape)
+        repeat = lambda *leaves: jnp.repeat(jnp.stack(leaves)[:, None], shape[1], axis=1)
         return cls(keys, jax.tree.map(repeat, *subsamples) if subsamples else {})
 
     def joined(self) -> "Draw":
-        """Both halves as one."""
+        """All groups as one."""
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self)
 
 
@@ -49,7 +52,8 @@ class Losses(NamedTuple):
         loss: NumPyro's objective.
         problem: the problem.
         call: what model and guide are called with.
-        draws: one for each evaluation of `loss`, in two halves: shape [2, K / 2].
+        draws: one for each evaluation of `loss`, in two halves, shape [2, K / 2], or in one group,
+            shape [1, K].
         forward_mode: differentiate forwards.
         with_scores: whether gradients come with the score of q.
         written: the mutable state after every evaluation with gradients is added here.
@@ -71,32 +75,56 @@ class Losses(NamedTuple):
         problem: TracedProblem,
         call: Call,
         *subsamples: dict[str, Array],
+        halves: bool = True,
         forward_mode: bool = False,
         with_scores: bool = False,
     ) -> "Losses":
-        """With the particles of `loss`, at least two and an even number of them.
+        """With the particles of `loss`: for `halves` at least two and an even number, else exactly.
 
-        An objective that is no mean over particles is evaluated twice. Every particle has a
-        minibatch of its own, unless `subsamples` has one for each half.
+        An objective that is no mean over particles is evaluated once for each group. Every particle
+        has a minibatch of its own, unless `subsamples` has one for each group.
         """
+        groups = 2 if halves else 1
         if not _is_mean(loss):
-            draws = Draw.halves(rng_key, 1, subsamples)
+            draws = Draw.groups(rng_key, (groups, 1), subsamples)
             return cls(loss, problem, call, draws, forward_mode, False, [])
         alone = copy.copy(loss)
         alone.num_particles = 1
-        draws = Draw.halves(rng_key, max(1, -(-loss.num_particles // 2)), subsamples)
+        draws = Draw.groups(rng_key, (groups, max(1, -(-loss.num_particles // groups))), subsamples)
         with_scores = with_scores and _contains_score(loss, problem) and not call.mutable
         return cls(alone, problem, call, draws, forward_mode, with_scores, [])
 
+    @classmethod
+    def repeated(
+        cls, rng_key: PRNGKeyArray, loss: ELBO, problem: TracedProblem, call: Call, count: int
+    ) -> "Losses":
+        """`count` evaluations of `loss` at the minibatch of `call`.
+
+        Each is of one particle where the objective is a mean over particles, else of all its own.
+        """
+        alone = copy.copy(loss)
+        if _is_mean(loss) or type(loss) in (TraceEnum_ELBO, TraceGraph_ELBO):
+            alone.num_particles = 1
+        draws = Draw.groups(rng_key, (1, count), (call.subsamples,))
+        return cls(alone, problem, call, draws, False, False, [])
+
     def at(self, parameters: Parameters) -> Float[Array, " K"]:
         """The losses at a point."""
+        if callable(self.loss.vectorize_particles):
+            # By groups, as gradients are: `pmap` wants the same devices throughout a program.
+            return jax.vmap(lambda draws: self._each(parameters, draws)[0])(self.draws).ravel()
         return self._each(parameters, self.draws.joined())[0]
 
     def mean(self, parameters: Parameters) -> tuple[Float[Array, ""], Parameters]:
         """The mean loss and its gradient."""
+        losses, gradient = self.with_gradient(parameters)
+        return jnp.mean(losses), gradient
+
+    def with_gradient(self, parameters: Parameters) -> tuple[Float[Array, " K"], Parameters]:
+        """The losses, and the gradient of their mean."""
         losses, gradient, mutable = self._differentiated(parameters, self.draws.joined())
         self.written.append(mutable)
-        return jnp.mean(losses), gradient
+        return losses, gradient
 
     def halves(self, parameters: Parameters) -> Evaluation:
         """Losses, and gradients and scores by halves."""
@@ -112,7 +140,8 @@ class Losses(NamedTuple):
         self, active: PyTree, embed: Callable[[PyTree], Parameters]
     ) -> Particles | None:
         """Losses, gradients and scores of every particle in `active` parameters."""
-        if not self.with_scores or self.forward_mode or self.loss.vectorize_particles is False:
+        all_at_once = self.loss.vectorize_particles is True
+        if not self.with_scores or self.forward_mode or not all_at_once:
             return None
 
         def one(draw: Draw) -> tuple[Array, PyTree, PyTree]:
@@ -150,10 +179,18 @@ class Losses(NamedTuple):
         return self.call._replace(subsamples=draw.subsamples)
 
     def _each(self, parameters: Parameters, draws: Draw) -> tuple[Array, PyTree]:
-        one = partial(self._one, self._values(parameters))
-        one_by_one = self.loss.vectorize_particles is False
-        losses, mutable = jax.lax.map(one, draws) if one_by_one else jax.vmap(one)(draws)
+        losses, mutable = self._mapped(partial(self._one, self._values(parameters)), draws)
         return losses / self.problem.num_data, jax.tree.map(lambda leaf: leaf[0], mutable)
+
+    def _mapped(self, one: Callable[[Draw], PyTree], draws: Draw) -> PyTree:
+        """What `one` makes of every draw, as the loss maps over its particles."""
+        how = self.loss.vectorize_particles
+        if how is True or (callable(how) and not _is_mean(self.loss)):
+            # A map of one's own is for particles; it is inside such a loss already.
+            return jax.vmap(one)(draws)
+        if draws.subsamples:
+            return self.loss.vectorize_particles_fn(one, draws)
+        return self.loss.vectorize_particles_fn(lambda key: one(Draw(key, {})), draws.key)
 
     def _score(self, active: PyTree, embed: Callable[[PyTree], PyTree], draw: Draw) -> PyTree:
         # Trace_ELBO splits its key into one for the model and one for the guide.

@@ -20,7 +20,7 @@ from numpyro.infer.svi import SVIRunResult, SVIState
 from numpyro.optim import Minimize, _NumPyroOptim, optax_to_numpyro
 
 from vpng.adaptive import AbstractGeometry, Adaptive, AdaptiveInfo, Linearised
-from vpng.checks import positive_integer
+from vpng.checks import is_traced, positive_integer
 from vpng.curvature import AbstractCurvature
 from vpng.curvature.base import MetricHere
 from vpng.damping import AbstractDamping
@@ -121,8 +121,9 @@ class SVI(infer.SVI):
         optim: an optax transformation or a NumPyro optimizer that takes the preconditioned
             gradient; None for the automatic rule.
         loss: NumPyro's objective; `Trace_ELBO(num_particles=10)` unless given, with two particles
-            for every latent of a normal guide where that is fewer, but four at least, and with one
-            for models and guides that are mostly networks.
+            for every latent of a normal guide where that is fewer, but four at least, and with two
+            for models and guides that are mostly networks. The automatic rule needs two halves, and
+            takes one more particle than an odd number.
         curvature: how the metric is represented; found from the guide and the number of parameters
             if left out.
         fisher: the metric; the Fisher of the whole Bayesian network and the curvature of the KL
@@ -149,6 +150,7 @@ class SVI(infer.SVI):
     ) -> None:
         self._own_loss = loss is None
         loss = Trace_ELBO(num_particles=MOST_PARTICLES) if loss is None else loss
+        _check_loss(loss)
         super().__init__(model, guide, _Holder(), loss, **static_kwargs)
         self.rule = _as_optimizer(optim)
         if not isinstance(curvature, AbstractCurvature | AbstractGeometry | None):
@@ -278,6 +280,9 @@ class SVI(infer.SVI):
     ) -> RunResult:
         """Many steps in compiled chunks; see `numpyro.infer.SVI.run`.
 
+        Inside `jit` or `vmap` all steps are one scan, without a progress bar and without warnings;
+        `num_steps` is a number there.
+
         Args:
             rng_key: the key of the run.
             num_steps: how many; `Converged()`, or "auto" for short, until the ELBO no longer
@@ -306,27 +311,25 @@ class SVI(infer.SVI):
             size = min(size, SAVED_CHUNK)
 
         layout, problem = self.layout, self._initialised()
-        place = lambda state: state if layout is None else layout.put_state(state)
+        place = lambda state: (
+            state if layout is None or _is_traced(state) else layout.put_state(state)
+        )
         whole = lambda state: state if layout is None else layout.gathered(state)
         state = place(state)
-
-        # Compiled within the chunk; as a function of its own it is traced once and not twice.
-        @jax.jit
-        def advance(state: SVIState) -> tuple[SVIState, Array]:
-            own, named = args, kwargs
-            if layout is not None:
-                state = layout.pin(state)
-                own, named = layout.divide_data((args, kwargs), problem.num_data)
-            return self.update(
-                state, *own, forward_mode_differentiation=forward_mode_differentiation, **named
-            )
+        advance = self._advance(args, kwargs, forward_mode_differentiation)
+        with nullcontext() if layout is None else layout.active():
+            program = jax.make_jaxpr(advance)(state)
+            # Inside jit every new array is traced, whatever it is made of.
+            if _is_traced((rng_key, state, program.consts, jnp.zeros(()))):
+                _check_traceable(rule, checkpoints)
+                return self._scan(advance, state, total)
 
         def body(i: Array, carry: tuple[SVIState, Array]) -> tuple[SVIState, Array]:
             state, losses = carry
             state, loss = advance(state)
             return state, losses.at[i].set(loss)
 
-        buffer = jnp.zeros((size,), jax.eval_shape(advance, state)[1].dtype)
+        buffer = jnp.zeros((size,), program.out_avals[-1].dtype)
         # The length is traced: the last, shorter chunk needs no second compilation.
         run = lambda state, length: jax.lax.fori_loop(0, length, body, (state, buffer))
         chunk = jax.jit(run) if layout is None else layout.jitted(run, state)
@@ -394,6 +397,33 @@ class SVI(infer.SVI):
         result.converged = converged
         return result
 
+    def _advance(
+        self, args: tuple, kwargs: dict[str, Any], forward_mode: bool
+    ) -> Callable[[SVIState], tuple[SVIState, Array]]:
+        """One step as a function of the state alone, on a mesh if there is one."""
+        layout, num_data = self.layout, self._initialised().num_data
+
+        # Compiled within a loop; as a function of its own it is traced once and not twice.
+        @jax.jit
+        def advance(state: SVIState) -> tuple[SVIState, Array]:
+            own, named = args, kwargs
+            if layout is not None:
+                state = layout.pin(state)
+                own, named = layout.divide_data((args, kwargs), num_data)
+            return self.update(state, *own, forward_mode_differentiation=forward_mode, **named)
+
+        return advance
+
+    def _scan(
+        self,
+        advance: Callable[[SVIState], tuple[SVIState, Array]],
+        state: SVIState,
+        num_steps: int,
+    ) -> RunResult:
+        """A run inside a transformation: nothing is known of it before it is over."""
+        state, losses = jax.lax.scan(lambda state, _: advance(state), state, length=num_steps)
+        return RunResult(self.get_params(state), state, losses)
+
     def _stuck(self, state: SVIState, losses: np.ndarray) -> bool:
         """Whether step after step was rejected: nothing else than what is not finite does that."""
         rejections = getattr(state.optim_state, "rejections", None)
@@ -438,7 +468,7 @@ class SVI(infer.SVI):
         )
 
         if self.network is not None:
-            losses = drawn()
+            losses = drawn(halves=False)
             mean, gradient = losses.mean(svi_state.optim_state.current)
             state, taken = self.network.step(
                 svi_state.optim_state, mean, gradient, call, metric_key
@@ -470,7 +500,7 @@ class SVI(infer.SVI):
 
         optimizer, preconditioner = svi_state.optim_state
         parameters = self._split(self.rule.get_params(optimizer))
-        losses = drawn()
+        losses = drawn(halves=False)
         mean, gradient = losses.mean(parameters)
         direction, preconditioner = self._preconditioner().update(
             gradient, preconditioner, parameters, batch=call, rng_key=metric_key
@@ -525,8 +555,8 @@ class SVI(infer.SVI):
         if structure is None:
             return None
         if self._own_loss:
-            # The minibatch makes more noise than the latents do.
-            self.loss = Trace_ELBO(num_particles=1)
+            # Each has a minibatch of its own; one or four of them take longer to arrive.
+            self.loss = Trace_ELBO(num_particles=2)
         return NetworkRule.of(problem, structure)
 
     def _adaptive(self, parameters: Parameters) -> Adaptive:
@@ -570,6 +600,15 @@ def _as_optimizer(
     )
 
 
+def _check_loss(loss: ELBO) -> None:
+    if getattr(loss, "multi_sample_guide", False):
+        raise InputError(
+            "loss: expected multi_sample_guide=False, got True. The metric is that of one draw: "
+            "let the guide draw every latent once, and take as many particles as it drew samples, "
+            "for instance Trace_ELBO(num_particles=10)."
+        )
+
+
 def _stopping(num_steps: int | Converged | str) -> Converged | None:
     if isinstance(num_steps, Converged):
         return num_steps
@@ -578,6 +617,25 @@ def _stopping(num_steps: int | Converged | str) -> Converged | None:
             raise expected("num_steps", 'a number, Converged() or "auto"', repr(num_steps))
         return Converged()
     return None
+
+
+def _is_traced(tree: PyTree) -> bool:
+    return any(is_traced(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def _check_traceable(rule: Converged | None, checkpoints: Checkpoints | None) -> None:
+    """Refuse what needs the values of a run that is traced."""
+    if rule is not None:
+        raise InputError(
+            f"num_steps: expected a number, since the run is inside jit, vmap or grad, got {rule}. "
+            "Whether the ELBO still improves is known only outside: give a number of steps, or "
+            "call run outside."
+        )
+    if checkpoints is not None:
+        raise InputError(
+            "checkpoints: expected None, since the run is inside jit, vmap or grad, where no file "
+            "can be written. Leave them out, or call run outside."
+        )
 
 
 def _accepted(accepted: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
