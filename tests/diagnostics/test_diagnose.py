@@ -6,9 +6,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer.autoguide import AutoMultivariateNormal
+from numpyro import handlers
+from numpyro.infer import TraceEnum_ELBO, TraceGraph_ELBO
+from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from numpyro.infer.svi import SVIRunResult, SVIState
-from scipy.stats import multivariate_normal
+from scipy.special import expit, logsumexp
+from scipy.stats import multivariate_normal, norm
 
 from problems_for_tests import random_problem
 from vpng import ELBO, FisherOperator, InputError, Parameters, Predictive, diagnose
@@ -246,6 +249,93 @@ def test_a_model_without_latents():
     assert (empty.largest, empty.smallest, empty.condition(1.0)) == (0.0, 0.0, 1.0)
 
 
+COMPONENTS = np.array([-3.0, 0.5, 4.0])
+POINTS = np.add.outer(COMPONENTS, [-0.6, -0.1, 0.2, 0.7]).ravel()
+
+
+def mixture(points):
+    shares = numpyro.sample("shares", dist.Dirichlet(jnp.ones(3)))
+    with numpyro.plate("components", 3):
+        centres = numpyro.sample("centres", dist.Normal(0, 5))
+    with numpyro.plate("data", len(points)):
+        chosen = numpyro.sample("c", dist.Categorical(shares), infer={"enumerate": "parallel"})
+        numpyro.sample("x", dist.Normal(centres[chosen], 0.5), obs=points)
+
+
+def sticks(raw):
+    """Shares from unconstrained values [n, 2], and the log-determinant of the map."""
+    parts = expit(raw - np.log([2.0, 1.0]))
+    left = np.stack([np.ones(len(raw)), 1 - parts[:, 0]], 1)
+    shares = np.stack([parts[:, 0], left[:, 1] * parts[:, 1], np.prod(1 - parts, axis=1)], 1)
+    return shares, np.sum(np.log(left * parts * (1 - parts)), axis=1)
+
+
+def test_an_enumerated_mixture_is_diagnosed_with_its_loss():
+    """The sum over assignments by hand, at draws of our own: within four standard errors."""
+    guide = AutoNormal(handlers.block(mixture, hide=["c"]))
+    params = {
+        "centres_auto_loc": COMPONENTS + np.array([0.1, -0.1, 0.2]),
+        "centres_auto_scale": np.array([0.3, 0.2, 0.4]),
+        "shares_auto_loc": np.array([0.2, -0.3]),
+        "shares_auto_scale": np.array([0.5, 0.3]),
+    }
+    given = {name: jnp.asarray(value, float) for name, value in params.items()}
+    points, loss = jnp.asarray(POINTS, float), TraceEnum_ELBO()
+    found = diagnose(
+        KEY, mixture, guide, points, params=given, loss=loss, num_particles=2000, damping=0.1
+    )
+
+    count = 4000
+    noise = np.random.default_rng(0).normal(size=(count, 5))
+    centres = params["centres_auto_loc"] + params["centres_auto_scale"] * noise[:, :3]
+    raw = params["shares_auto_loc"] + params["shares_auto_scale"] * noise[:, 3:]
+    shares, log_determinant = sticks(raw)
+    # [draw, point, component]
+    joint = norm.logpdf(POINTS[:, None], centres[:, None], 0.5) + np.log(shares)[:, None]
+    prior = np.log(2.0) + log_determinant + norm.logpdf(centres, 0, 5).sum(axis=1)
+    scales = np.concatenate([params["centres_auto_scale"], params["shares_auto_scale"]])
+    log_q = norm.logpdf(noise).sum(axis=1) - np.log(scales).sum()
+    elbos = logsumexp(joint, axis=2).sum(axis=1) + prior - log_q
+    error = np.hypot(found.elbo_standard_error, elbos.std() / count**0.5)
+    np.testing.assert_allclose(found.elbo, elbos.mean(), atol=4 * error)
+    np.testing.assert_allclose(found.elbo_standard_error, elbos.std() / 2000**0.5, rtol=0.2)
+
+    # Through the centres the reparameterised gradient is that of the log-joint.
+    responsibilities = np.exp(joint - logsumexp(joint, axis=2, keepdims=True))
+    pulls = responsibilities * (POINTS[:, None] - centres[:, None]) / 0.25
+    slopes = (pulls.sum(axis=1) - centres / 25) / len(POINTS)
+    errors = slopes.std(axis=0) * (1 / 2000 + 1 / count) ** 0.5
+    assert np.all(np.abs(found.gradient.vector[:3] - slopes.mean(axis=0)) < 4 * errors)
+
+    here = found.landscape.heights(np.eye(2, 10), np.zeros(1), np.zeros(1))
+    np.testing.assert_allclose(here, found.elbo, atol=4 * elbos.std() / 100**0.5)
+    assert np.isnan(found.k_hat)
+    assert np.all(np.isfinite(found.vpng.vector))
+    assert "no importance weights" in str(found)
+
+
+def test_a_score_function_model_is_diagnosed_with_its_loss():
+    """One switch: the ELBO and its gradient in the logit are sums over two values."""
+
+    def model(value):
+        on = numpyro.sample("on", dist.Bernoulli(0.5))
+        numpyro.sample("y", dist.Normal(4.0 * on, 1.0), obs=value)
+
+    def guide(value):
+        numpyro.sample("on", dist.Bernoulli(logits=numpyro.param("logit", 0.3)))
+
+    value, count = 1.7, 2000
+    # The number of particles that it has by itself does not matter.
+    loss = TraceGraph_ELBO(num_particles=3)
+    found = diagnose(KEY, model, guide, value, loss=loss, num_particles=count)
+    q = np.array([expit(-0.3), expit(0.3)])
+    terms = np.log(0.5) + norm.logpdf(value, [0.0, 4.0], 1.0) - np.log(q)
+    np.testing.assert_allclose(found.elbo, q @ terms, atol=4 * found.elbo_standard_error)
+    scores = np.array([-q[1], q[0]])
+    error = np.sqrt(q @ (scores * terms) ** 2 / count)
+    np.testing.assert_allclose(found.gradient.vector, [q @ (scores * terms)], atol=4 * error)
+
+
 def test_a_plane_needs_no_second_direction():
     axes = plane(np.array([2.0, 0.0, 0.0]), np.array([3.0, 0.0, 0.0]))
     np.testing.assert_allclose(axes @ axes.T, np.eye(2))
@@ -268,6 +358,22 @@ BAD = {
         lambda: diagnose(KEY, toy_model, toy_guide, toy_data(), damping=-1.0),
         "damping",
         "-1.0",
+    ),
+    "loss": (
+        lambda: diagnose(KEY, toy_model, toy_guide, toy_data(), loss="elbo"),
+        "loss.*TraceEnum_ELBO",
+        "str",
+    ),
+    "a problem with a loss": (
+        lambda: diagnose(
+            KEY,
+            GaussianMean.create(np.eye(2), 3),
+            Parameters(jnp.zeros(2)),
+            1,
+            loss=TraceEnum_ELBO(),
+        ),
+        "batch",
+        "loss",
     ),
     "foreign params": (
         lambda: diagnose(KEY, toy_model, toy_guide, toy_data(), params={"weight": jnp.ones(2)}),

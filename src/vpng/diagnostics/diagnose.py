@@ -7,16 +7,17 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from numpyro.infer.elbo import ELBO
 
 from vpng.checks import finite_scalar, positive_integer
 from vpng.curvature import Outcome, SolveInfo
+from vpng.diagnostics.bound import Bound, NumPyroBound, OwnBound
 from vpng.diagnostics.diagnosis import Diagnosis, Direction
 from vpng.diagnostics.importance import k_hat
 from vpng.diagnostics.landscape import Landscape
 from vpng.diagnostics.spectrum import Spectrum, spectrum_of
 from vpng.errors import InputError, expected
 from vpng.fisher import AbstractMetric, FisherOperator, Predictive, Variational
-from vpng.objective import ELBO
 from vpng.problem import Parameters, Problem, check_problem
 from vpng.transform import precondition, scale_by_natural_gradient
 
@@ -27,12 +28,21 @@ LANDSCAPE_PARTICLES = 100
 
 
 class _Point(NamedTuple):
-    """A problem, where it is looked at, and the metric to look through."""
+    """A problem, where it is looked at, and the metric to look through.
+
+    Attributes:
+        problem: the problem.
+        parameters: where.
+        batch: its data.
+        metric: F.
+        bound: the ELBO.
+    """
 
     problem: Problem
     parameters: Parameters
     batch: PyTree
     metric: AbstractMetric
+    bound: Bound
 
     @property
     def has_variational_fisher(self) -> bool:
@@ -43,6 +53,11 @@ class _Point(NamedTuple):
         return bool(jax.tree.leaves(self.parameters.variational)) and getattr(
             self.problem, "held_density", True
         )
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether p(x, z) / q(z) can be had: not where the loss sums over latents of the model."""
+        return not getattr(self.problem, "summed_names", ())
 
 
 @overload
@@ -67,6 +82,7 @@ def diagnose(
     /,
     *args: Any,
     params: Any = ...,
+    loss: ELBO | None = ...,
     num_particles: int = ...,
     metric: AbstractMetric | None = ...,
     damping: float | None = ...,
@@ -81,6 +97,7 @@ def diagnose(
     /,
     *args: Any,
     params: Any = None,
+    loss: ELBO | None = None,
     num_particles: int = 1000,
     metric: AbstractMetric | None = None,
     damping: float | None = None,
@@ -98,6 +115,9 @@ def diagnose(
         *args: arguments of model and guide, or the problem's data.
         params: constrained values of the parameters of model and guide, as `SVI.get_params` and
             the result of `SVI.run` have them, or that result itself; the initial ones if left out.
+        loss: a NumPyro objective for the ELBO and the gradient, such as `TraceEnum_ELBO()` for a
+            model whose discrete latents are enumerated. It is evaluated `num_particles` times, with
+            one particle each; `RenyiELBO`, which is no mean over particles, with all its own.
         num_particles: draws for the ELBO, the gradient and k-hat.
         metric: the F of VPNG; if left out the paper's `Predictive()` for a problem and the metric
             that `vpng.numpyro.SVI` uses for a model.
@@ -114,18 +134,22 @@ def diagnose(
         raise expected("metric", "a metric such as Predictive()", type(metric).__name__)
     if damping is not None:
         finite_scalar("damping", damping, minimum=0.0, strict=False)
+    if not isinstance(loss, ELBO | None):
+        raise expected("loss", "a NumPyro objective such as TraceEnum_ELBO()", type(loss).__name__)
     setup_key, draw_key = jax.random.split(rng_key)
     if isinstance(model, Problem):
-        if params is not None or kwargs or len(args) != 1:
+        named = {"params": params, "loss": loss}
+        foreign = sorted([*kwargs, *(name for name, value in named.items() if value is not None)])
+        if foreign or len(args) != 1:
             raise InputError(
                 "diagnose: expected (rng_key, problem, parameters, batch) for a vpng.Problem, got "
-                f"{len(args)} arguments after the parameters and the keywords "
-                f"{sorted([*kwargs, *(['params'] if params is not None else [])])}."
+                f"{len(args)} arguments after the parameters and the keywords {foreign}."
             )
         check_problem(model, guide, args[0])
-        point = _Point(model, guide, args[0], Predictive() if metric is None else metric)
+        metric = Predictive() if metric is None else metric
+        point = _Point(model, guide, args[0], metric, OwnBound(model, args[0]))
     elif callable(model) and callable(guide):
-        point = _traced(setup_key, model, guide, args, kwargs, params, metric)
+        point = _traced(setup_key, model, guide, args, kwargs, params, metric, loss)
     else:
         raise expected(
             "model, guide",
@@ -143,6 +167,7 @@ def _traced(
     kwargs: dict[str, Any],
     params: Any,
     metric: AbstractMetric | None,
+    loss: ELBO | None,
 ) -> _Point:
     """The problem of a NumPyro model and guide at `params`."""
     from vpng.numpyro import SVI, default_metric
@@ -154,7 +179,7 @@ def _traced(
         raise expected(
             "params", "a dictionary by site name or the result of SVI.run", type(params).__name__
         )
-    svi = SVI(model, guide)
+    svi = SVI(model, guide, loss=loss)
     init_key, plate_key = jax.random.split(rng_key)
     state = svi.init(init_key, *args, init_params=params, **kwargs)
     parameters = state.optim_state.accepted
@@ -165,17 +190,18 @@ def _traced(
     mutable = state.mutable_state if mutable is None else mutable
     problem = svi._initialised()
     call = problem.call(plate_key, args, kwargs, mutable)
-    return _Point(problem, parameters, call, default_metric() if metric is None else metric)
+    bound = OwnBound(problem, call) if loss is None else NumPyroBound(loss, problem, call)
+    metric = default_metric() if metric is None else metric
+    return _Point(problem, parameters, call, metric, bound)
 
 
 def _diagnose(
     rng_key: PRNGKeyArray, point: _Point, num_particles: int, damping: float | None
 ) -> Diagnosis:
-    problem, parameters, batch, metric = point
+    problem, parameters, batch, metric, bound = point
     loss_key, metric_key, weight_key, plane_key = jax.random.split(rng_key, 4)
-    objective = ELBO(num_particles)
     estimate, gradient = jax.jit(
-        lambda at: objective.estimate_and_gradient(loss_key, problem, at, batch)
+        lambda at: bound.estimate_and_gradient(loss_key, at, num_particles)
     )(parameters)
     # The solves split their key; the spectrum is that of the very same matrix.
     solve_key, _ = jax.random.split(metric_key)
@@ -197,11 +223,14 @@ def _diagnose(
         natural = solve(scale_by_natural_gradient(problem, damping=_default_damping(own)))
     vpng = solve(precondition(problem, metric, damping=damping))
     plain = Direction(-_flat(gradient), "no solve", 0.0)
+    shape = float("nan")
+    if point.has_weights:
+        shape = k_hat(weight_key, problem, parameters, batch, num_particles=num_particles)
     return Diagnosis(
         elbo=float(-estimate.loss * problem.num_data),
         elbo_standard_error=float(estimate.standard_error * problem.num_data),
         num_particles=num_particles,
-        k_hat=k_hat(weight_key, problem, parameters, batch, num_particles=num_particles),
+        k_hat=shape,
         spectrum=spectrum,
         damping=damping,
         gradient=plain,
@@ -214,7 +243,7 @@ def _diagnose(
 
 def _variational_block(point: _Point, rng_key: PRNGKeyArray) -> Callable[[PyTree], FisherOperator]:
     """F_q as an operator on lambda alone."""
-    problem, parameters, batch, _ = point
+    problem, parameters, batch, *_ = point
 
     def operator_at(variational: PyTree) -> FisherOperator:
         whole = parameters._replace(variational=variational)
@@ -230,14 +259,12 @@ def _default_damping(spectrum: Spectrum) -> float:
 
 
 def _landscape(rng_key: PRNGKeyArray, point: _Point) -> Landscape:
-    problem, parameters, batch, _ = point
-    objective = ELBO(LANDSCAPE_PARTICLES)
-    flat, unravel = ravel_pytree(parameters)
+    flat, unravel = ravel_pytree(point.parameters)
 
     def elbo(displacement: Float[Array, " P"]) -> Float[Array, ""]:
         moved = unravel(flat + displacement.astype(flat.dtype))
-        estimate = objective.estimate(rng_key, problem, moved, batch)
-        return -problem.num_data * estimate.loss
+        loss = point.bound.loss(rng_key, moved, LANDSCAPE_PARTICLES)
+        return -point.problem.num_data * loss
 
     return Landscape(elbo)
 

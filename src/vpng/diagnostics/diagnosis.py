@@ -42,10 +42,11 @@ class Diagnosis:
     """The metric, the directions and the approximation at one point; printed, it is a table.
 
     Attributes:
-        elbo: of all data, with analytic KL where there is one.
+        elbo: of all data, with analytic KL where there is one, or by the objective that was given.
         elbo_standard_error: over the particles.
         num_particles: draws behind the ELBO, the gradient and k-hat.
-        k_hat: shape of the tail of the importance weights; NaN where they do not differ.
+        k_hat: shape of the tail of the importance weights; NaN where they do not differ, and where
+            the objective sums over latents of the model, so that there are none.
         spectrum: of the metric, per datum.
         damping: added to the metric in the solve of `vpng`, per datum.
         gradient: the plain gradient of the ELBO per datum.
@@ -126,7 +127,7 @@ class Diagnosis:
 
 def _verdict(k_hat: float) -> str:
     if np.isnan(k_hat):
-        return "the importance weights do not differ"
+        return "no importance weights that differ"
     if k_hat < 0.5:
         return "good: importance weights have a finite variance"
     if k_hat < 0.7:
