@@ -188,7 +188,7 @@ def _traced(
         if set(params) != known:
             raise expected("params", f"values for {sorted(known)}", f"those of {sorted(params)}")
     mutable = state.mutable_state if mutable is None else mutable
-    problem = svi._initialised()
+    problem = svi._traced()
     call = problem.call(plate_key, args, kwargs, mutable)
     bound = OwnBound(problem, call) if loss is None else NumPyroBound(loss, problem, call)
     metric = default_metric() if metric is None else metric

@@ -8,17 +8,19 @@ the weights of a layer whatever its width: 0.32 / (sqrt(n) + sqrt(m)) for n inpu
 
 import statistics
 from math import sqrt
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import PyTree
 
 from vpng.fisher import Predictive, Probed
 from vpng.kronecker import FisherFactors, Structure, in_eigenbasis
 from vpng.kronecker.discover import look_at
 from vpng.numpyro.problem import Call, TracedProblem
+from vpng.numpyro.rules import AbstractRule, Here, Step
 from vpng.optimizers import eigenbasis_adam
 from vpng.problem import Parameters
 from vpng.transform.iterate_average import averaged, iterate_average
@@ -44,10 +46,16 @@ class NetworkState(NamedTuple):
     optimizer: PyTree
 
 
-class NetworkRule(NamedTuple):
-    """The rule for one problem."""
+class NetworkRule(AbstractRule):
+    """The rule for one problem.
 
-    optimizer: optax.GradientTransformationExtraArgs
+    Attributes:
+        optimizer: makes a step of a gradient.
+    """
+
+    keeps_good_points: ClassVar[bool] = True
+
+    optimizer: optax.GradientTransformationExtraArgs = eqx.field(static=True)
 
     @classmethod
     def of(cls, problem: TracedProblem, structure: Structure) -> "NetworkRule":
@@ -61,26 +69,26 @@ class NetworkRule(NamedTuple):
         return cls(iterate_average(optax.chain(direction, optax.scale_by_learning_rate(schedule))))
 
     def init(self, parameters: Parameters) -> NetworkState:
-        """The state before the first step."""
         return NetworkState(parameters, parameters, self.optimizer.init(parameters))
 
-    def step(
-        self,
-        state: NetworkState,
-        loss: Float[Array, ""],
-        gradient: Parameters,
-        call: Call,
-        rng_key: PRNGKeyArray,
-    ) -> tuple[NetworkState, Bool[Array, ""]]:
-        """One step; none if anything in it is not finite, and whether it was taken."""
+    def step(self, state: NetworkState, here: Here) -> Step:
+        losses = here.drawn(halves=False)
+        loss, gradient = losses.mean(state.current)
         updates, optimizer = self.optimizer.update(
-            gradient, state.optimizer, state.current, batch=call, rng_key=rng_key
+            gradient, state.optimizer, state.current, batch=here.call, rng_key=here.metric_key
         )
         current = optax.apply_updates(state.current, updates)
         new = NetworkState(averaged(optimizer), current, optimizer)
         floats = [leaf for leaf in jax.tree.leaves(new) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         finite = jnp.isfinite(loss + sum(jnp.sum(leaf) for leaf in floats))
-        return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state), finite
+        kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state)
+        return Step(kept, loss, finite, losses)
+
+    def point(self, state: NetworkState) -> Parameters:
+        return state.current
+
+    def answer(self, state: NetworkState) -> Parameters:
+        return state.accepted
 
 
 def layers_of(problem: TracedProblem, parameters: Parameters, call: Call) -> Structure | None:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,12 @@ from numpyro.optim import Minimize, _NumPyroOptim, optax_to_numpyro
 from vpng.adaptive import AbstractGeometry, Adaptive, AdaptiveInfo, Linearised
 from vpng.checks import is_traced, positive_integer
 from vpng.curvature import AbstractCurvature
-from vpng.curvature.base import MetricHere
 from vpng.damping import AbstractDamping
 from vpng.distributed.faults import stopping_if_lost
 from vpng.distributed.layout import Layout, as_layout
 from vpng.distributed.processes import in_any_process, is_first
 from vpng.errors import InputError, expected
 from vpng.fisher import AbstractMetric, BayesianNetwork, Divergence, Exact
-from vpng.fisher.operator import mean_of
 from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
 from vpng.numpyro.causes import Cause, cause_at, far_off
 from vpng.numpyro.evaluation import Losses
@@ -41,12 +39,12 @@ from vpng.numpyro.guides import (
 )
 from vpng.numpyro.network_rule import NetworkRule, layers_of
 from vpng.numpyro.problem import DISCRETE_REMEDY, Call, TracedProblem, traced_problem
+from vpng.numpyro.rules import AbstractRule, AutomaticRule, Here, PreconditionedRule, by_name
 from vpng.objective import Schedule
 from vpng.problem import Parameters
 from vpng.random import written_out
 from vpng.stopping import Converged
 from vpng.training.checkpoint import Checkpoints, Keeper
-from vpng.training.guard import after_rejection, trouble_in_optimizer
 from vpng.training.history import History
 from vpng.training.identity import Identity
 from vpng.transform.precondition import DEFAULT_DAMPING, precondition
@@ -67,13 +65,6 @@ DROPPED = (
 
 SAVED_CHUNK = 100
 """Most steps between two moments at which a run with checkpoints may save or be interrupted."""
-
-
-class PreconditionedState(NamedTuple):
-    """The state of a user's optimizer behind the preconditioner."""
-
-    optimizer: PyTree
-    preconditioner: PyTree
 
 
 class RunResult(SVIRunResult):
@@ -168,7 +159,7 @@ class SVI(infer.SVI):
         self.damping = damping
         self.layout = as_layout(mesh)
         self.problem: TracedProblem | None = None
-        self.network: NetworkRule | None = None
+        self.stepping: AbstractRule | None = None
 
     def init(
         self,
@@ -198,25 +189,15 @@ class SVI(infer.SVI):
             mutable,
             allow_discrete=self.loss.can_infer_discrete,
         )
-        self.network = self._network(parameters, rng_key, args, kwargs, mutable)
-        if self.network is not None:
-            return SVIState(self.network.init(parameters), mutable, key)
-        if self.rule is None:
-            adaptive = self._adaptive(parameters)
-            if self._own_loss:
-                count = default_particles(adaptive.geometry, parameters)
-                self.loss = Trace_ELBO(num_particles=count)
-            return SVIState(adaptive.init(parameters), mutable, key)
-        preconditioner = self._preconditioner().init(parameters)
-        return SVIState(PreconditionedState(self.rule.init(raw), preconditioner), mutable, key)
+        called = partial(
+            self.problem.call, rng_key, args, {**kwargs, **self.static_kwargs}, mutable
+        )
+        self.stepping = self._chosen_rule(parameters, called)
+        return SVIState(self.stepping.init(parameters), mutable, key)
 
     def get_params(self, svi_state: SVIState) -> dict[str, PyTree]:
         """The constrained values of all parameters: of the last accepted step."""
-        optim_state = svi_state.optim_state
-        if self.rule is None:
-            accepted = optim_state.accepted
-            return self._bound()({**accepted.variational, **accepted.model})
-        return self._bound()(self.rule.get_params(optim_state.optimizer))
+        return self._bound()(by_name(self._initialised().answer(svi_state.optim_state)))
 
     def evaluate(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> Array:
         """The loss at the parameters and mutable state; see `numpyro.infer.SVI.evaluate`."""
@@ -257,12 +238,13 @@ class SVI(infer.SVI):
         """What the next step of the automatic rule would report."""
         if self.rule is not None:
             raise expected("optim", "None, the automatic rule", type(self.rule).__name__)
-        if self.network is not None:
+        info = self._step(svi_state, args, kwargs, False)[2]
+        if info is None:
             raise InputError(
                 "model: this one is mostly networks, whose rule has no diagnostics; use "
                 "vpng.diagnose, which looks at any model."
             )
-        return self._step(svi_state, args, kwargs, False)[2]
+        return info
 
     def run(
         self,
@@ -310,7 +292,7 @@ class SVI(infer.SVI):
         if checkpoints is not None and rule is None:
             size = min(size, SAVED_CHUNK)
 
-        layout, problem = self.layout, self._initialised()
+        layout, stepping, problem = self.layout, self._initialised(), self._traced()
         place = lambda state: (
             state if layout is None or _is_traced(state) else layout.put_state(state)
         )
@@ -372,8 +354,7 @@ class SVI(infer.SVI):
                     warnings.warn(
                         STUCK.format(done=done, cause=cause), RuntimeWarning, stacklevel=2
                     )
-                    # The automatic rule keeps its last good point by itself.
-                    state = state if self.rule is None else good
+                    state = state if stepping.keeps_good_points else good
                 if rule is not None and not lost:
                     converged = rule.reached_between(done - length, done, history.latest)
                 if keeper is not None:
@@ -401,7 +382,7 @@ class SVI(infer.SVI):
         self, args: tuple, kwargs: dict[str, Any], forward_mode: bool
     ) -> Callable[[SVIState], tuple[SVIState, Array]]:
         """One step as a function of the state alone, on a mesh if there is one."""
-        layout, num_data = self.layout, self._initialised().num_data
+        layout, num_data = self.layout, self._traced().num_data
 
         # Compiled within a loop; as a function of its own it is traced once and not twice.
         @jax.jit
@@ -435,14 +416,10 @@ class SVI(infer.SVI):
         self, rng_key: PRNGKeyArray, state: SVIState, args: tuple, kwargs: dict[str, Any]
     ) -> Cause:
         """What keeps the loss from being finite where the run is."""
-        optimizer = state.optim_state
-        if self.rule is not None:
-            point = self._split(self.rule.get_params(optimizer.optimizer))
-        else:
-            point = optimizer.accepted if self.network is None else optimizer.current
+        point = self._initialised().point(state.optim_state)
         if self.layout is not None:
             point = self.layout.local(self.layout.gathered(point))
-        problem, mutable = self._initialised(), state.mutable_state
+        problem, mutable = self._traced(), state.mutable_state
         kwargs = {**kwargs, **self.static_kwargs}
         losses = Losses.drawn(rng_key, self.loss, problem, Call(args, kwargs, {}, mutable or {}))
         cause = cause_at(rng_key, losses, point, problem.call(rng_key, args, kwargs, mutable))
@@ -453,7 +430,7 @@ class SVI(infer.SVI):
     def _step(
         self, svi_state: SVIState, args: tuple, kwargs: dict[str, Any], forward_mode: bool
     ) -> tuple[SVIState, Array, AdaptiveInfo | None]:
-        problem = self._initialised()
+        problem, stepping = self._traced(), self._initialised()
         key, step_key = jax.random.split(svi_state.rng_key)
         # JAX draws some discrete values, which a guide then may have, with its own generator alone.
         if not self.loss.can_infer_discrete:
@@ -462,58 +439,17 @@ class SVI(infer.SVI):
         mutable = svi_state.mutable_state
         kwargs = {**kwargs, **self.static_kwargs}
         plain = Call(args, kwargs, {}, mutable or {})
-        call = problem.call(plate_key, args, kwargs, mutable)
-        drawn = partial(
-            Losses.drawn, loss_key, self.loss, problem, plain, forward_mode=forward_mode
+        here = Here(
+            problem,
+            problem.call(plate_key, args, kwargs, mutable),
+            lambda: problem.call(jax.random.fold_in(plate_key, 1), args, kwargs, mutable),
+            partial(Losses.drawn, loss_key, self.loss, problem, plain, forward_mode=forward_mode),
+            metric_key,
         )
-
-        if self.network is not None:
-            losses = drawn(halves=False)
-            mean, gradient = losses.mean(svi_state.optim_state.current)
-            state, taken = self.network.step(
-                svi_state.optim_state, mean, gradient, call, metric_key
-            )
-            if mutable:
-                mutable = _accepted(taken, losses.written[0], mutable)
-            return SVIState(state, mutable, key), mean * problem.num_data, None
-
-        if self.rule is None:
-            state = svi_state.optim_state
-            rule = self._adaptive(state.accepted)
-            metric = self._metric(rule.geometry.num_draws)
-            # What is seen of single data must be seen by the gradient and by the metric.
-            calls, subsamples = [call], []
-            if problem.by_datum:
-                other_key = jax.random.fold_in(plate_key, 1)
-                calls.append(problem.call(other_key, args, kwargs, mutable))
-                subsamples = [each.subsamples for each in calls]
-            losses = drawn(*subsamples, with_scores=rule.geometry.many_solves)
-
-            def metric_at(parameters: Parameters) -> MetricHere:
-                make = lambda each: metric.operator(problem, parameters, each, metric_key)
-                return lambda: mean_of([make(each) for each in calls])
-
-            state, info = rule.step(state, losses, metric_at)
-            if mutable:
-                mutable = _accepted(info.accepted, losses.written[0], mutable)
-            return SVIState(state, mutable, key), info.loss * problem.num_data, info
-
-        optimizer, preconditioner = svi_state.optim_state
-        parameters = self._split(self.rule.get_params(optimizer))
-        losses = drawn(halves=False)
-        mean, gradient = losses.mean(parameters)
-        direction, preconditioner = self._preconditioner().update(
-            gradient, preconditioner, parameters, batch=call, rng_key=metric_key
-        )
-        loss = mean * problem.num_data
-        moved = {**direction.variational, **direction.model}
-        old = svi_state.optim_state
-        new = PreconditionedState(self.rule.update(moved, optimizer, value=loss), preconditioner)
-        usable = jnp.isfinite(loss) & ~trouble_in_optimizer(new, old).any
-        kept = jax.tree.map(partial(jnp.where, usable), new, after_rejection(old))
+        step = stepping.step(svi_state.optim_state, here)
         if mutable:
-            mutable = _accepted(usable, losses.written[0], mutable)
-        return SVIState(kept, mutable, key), loss, None
+            mutable = _accepted(step.taken, step.losses.written[0], mutable)
+        return SVIState(step.state, mutable, key), step.loss * problem.num_data, step.info
 
     def _bound(self) -> partial:
         """From unconstrained to constrained parameters, as NumPyro's `init` bound it."""
@@ -521,61 +457,58 @@ class SVI(infer.SVI):
             raise InputError(_NOT_INITIALISED)
         return self.constrain_fn
 
-    def _initialised(self) -> TracedProblem:
+    def _initialised(self) -> AbstractRule:
+        if self.stepping is None:
+            raise InputError(_NOT_INITIALISED)
+        return self.stepping
+
+    def _traced(self) -> TracedProblem:
         if self.problem is None:
             raise InputError(_NOT_INITIALISED)
         return self.problem
 
-    def _split(self, raw: dict[str, PyTree]) -> Parameters:
-        model = {
-            name: value for name, value in raw.items() if name in self._initialised().model_names
-        }
-        return Parameters({n: v for n, v in raw.items() if n not in model}, model)
-
-    def _metric(self, num_particles: int) -> AbstractMetric:
-        return default_metric(num_particles) if self.fisher is None else self.fisher
-
-    def _network(
-        self,
-        parameters: Parameters,
-        rng_key: PRNGKeyArray,
-        args: tuple,
-        kwargs: dict[str, Any],
-        mutable: PyTree,
-    ) -> NetworkRule | None:
-        """The rule for networks, where nothing else was asked for and they are most of it all."""
-        asked = (self.rule, self.curvature, self.fisher, self.damping)
-        problem = self._initialised()
-        if any(choice is not None for choice in asked):
-            return None
-        if not has_many_parameters(self.guide, problem, parameters):
-            return None
-        call = problem.call(rng_key, args, {**kwargs, **self.static_kwargs}, mutable)
-        structure = layers_of(problem, parameters, call)
-        if structure is None:
-            return None
-        if self._own_loss:
+    def _chosen_rule(self, parameters: Parameters, called: Callable[[], Call]) -> AbstractRule:
+        """The user's, or the automatic one that fits, for which the loss gets its particles."""
+        problem = self._traced()
+        if self.rule is not None:
+            preconditioner = precondition(
+                problem,
+                self._metric(max(3, getattr(self.loss, "num_particles", 1))),
+                curvature=self.curvature,
+                damping=DEFAULT_DAMPING if self.damping is None else self.damping,
+            )
+            return PreconditionedRule(self.rule, preconditioner, problem.model_names)
+        network = self._network(parameters, called)
+        if network is not None:
             # Each has a minibatch of its own; one or four of them take longer to arrive.
-            self.loss = Trace_ELBO(num_particles=2)
-        return NetworkRule.of(problem, structure)
-
-    def _adaptive(self, parameters: Parameters) -> Adaptive:
-        problem = self._initialised()
+            self._take_particles(2)
+            return network
         geometry = self.curvature
         if geometry is None:
             geometry = geometry_of(self.guide, problem, parameters)
         elif isinstance(geometry, AbstractCurvature):
-            geometry = Linearised(geometry)
+            geometry = Linearised(geometry, num_data=problem.num_data)
+        self._take_particles(default_particles(geometry, parameters))
         options = {} if self.damping is None else {"initial_damping": float(self.damping)}
-        return Adaptive(geometry, problem.num_data, **options)
+        adaptive = Adaptive(geometry, problem.num_data, **options)
+        return AutomaticRule(adaptive, self._metric(geometry.num_draws))
 
-    def _preconditioner(self) -> optax.GradientTransformationExtraArgs:
-        return precondition(
-            self._initialised(),
-            self._metric(max(3, getattr(self.loss, "num_particles", 1))),
-            curvature=self.curvature,
-            damping=DEFAULT_DAMPING if self.damping is None else self.damping,
-        )
+    def _network(self, parameters: Parameters, called: Callable[[], Call]) -> NetworkRule | None:
+        """The rule for networks, where nothing else was asked for and they are most of it all."""
+        problem = self._traced()
+        if any(choice is not None for choice in (self.curvature, self.fisher, self.damping)):
+            return None
+        if not has_many_parameters(self.guide, problem, parameters):
+            return None
+        structure = layers_of(problem, parameters, called())
+        return None if structure is None else NetworkRule.of(problem, structure)
+
+    def _take_particles(self, count: int) -> None:
+        if self._own_loss:
+            self.loss = Trace_ELBO(num_particles=count)
+
+    def _metric(self, num_particles: int) -> AbstractMetric:
+        return default_metric(num_particles) if self.fisher is None else self.fisher
 
 
 def default_metric(num_particles: int = 10) -> AbstractMetric:
