@@ -171,7 +171,7 @@ class ELBO(eqx.Module):
     ) -> Estimate:
         """The loss on `batch` with its standard error."""
         _, losses = self._surrogate(rng_key, problem, parameters, batch, step)
-        return _estimate(losses)
+        return estimate_of(losses)
 
     def estimate_and_gradient(
         self,
@@ -188,7 +188,7 @@ class ELBO(eqx.Module):
             return self._surrogate(rng_key, problem, parameters, batch, step)
 
         gradient, losses = jax.grad(surrogate, has_aux=True)(parameters)
-        return _estimate(losses), gradient
+        return estimate_of(losses), gradient
 
     def _surrogate(
         self,
@@ -203,7 +203,8 @@ class ELBO(eqx.Module):
         return self.gradient.surrogate(problem, parameters, noise, batch, self.weight_at(step))
 
 
-def _estimate(losses: Float[Array, " K"]) -> Estimate:
+def estimate_of(losses: Float[Array, " K"]) -> Estimate:
+    """The mean of the particles' losses and its standard error."""
     count = losses.shape[0]
     if count == 1:
         return Estimate(losses[0], jnp.full((), jnp.inf, losses.dtype))

@@ -364,8 +364,7 @@ class LocationScale(AbstractGeometry[Averages]):
             model, locations = unravel(product(centres[:1], factor.root)[0])
             moved = split(self.kind.unwhiten(latents, scale, scales[0]))
             _, raw = jax.jvp(unconstrain, (constrained,), (moved,))
-            found = dict(zip((*self.locations, *self.scales), (*locations, *raw), strict=True))
-            direction = Parameters({name: found[name] for name in params.variational}, model)
+            direction = self._joined(params, model, locations, raw)
             return Solved(direction, jnp.stack([products_of(centres), products_of(scales)]))
 
         def square(step: Parameters) -> Float[Array, ""]:
@@ -392,6 +391,13 @@ class LocationScale(AbstractGeometry[Averages]):
 
     def _centre(self, tree: Parameters) -> tuple[Array, Callable]:
         return ravel_pytree(self._centre_of(tree))
+
+    def _joined(
+        self, like: Parameters, model: PyTree, locations: tuple[Array, ...], raw: tuple[Array, ...]
+    ) -> Parameters:
+        """A tree like `like` from its parts: theta, the location and the unconstrained scale."""
+        found = dict(zip((*self.locations, *self.scales), (*locations, *raw), strict=True))
+        return Parameters({name: found[name] for name in like.variational}, model)
 
     def _constrain(self, raw: tuple[Array, ...]) -> tuple[Array, ...]:
         return tuple(transform(leaf) for transform, leaf in zip(self.transforms, raw, strict=True))

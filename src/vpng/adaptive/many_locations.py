@@ -13,7 +13,15 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from vpng.adaptive.geometry import Evaluation, NoiseHere, Objective, Prepared, Solved, products_of
+from vpng.adaptive.geometry import (
+    Evaluation,
+    NoiseHere,
+    Objective,
+    Prepared,
+    Solved,
+    diagonal_floor,
+    products_of,
+)
 from vpng.adaptive.location_scale import LocationScale
 from vpng.adaptive.units import InUnits, UnitState, by_shape
 from vpng.curvature import AbstractCurvature
@@ -69,15 +77,14 @@ class ManyLocations(LocationScale):
             rows = jnp.stack([self._centre(each)[0] for each in every])
             solved, carried = units.solve(rows[0], rows[1])
             # The scores' regression is content with the diagonal, which needs no solves.
-            centres = products_of(rows * jax.lax.rsqrt(jnp.maximum(diagonal, TINY)))
+            centres = products_of(rows * jax.lax.rsqrt(diagonal_floor(diagonal)))
             centres = centres.at[:2, :2].set(rows[:2] @ solved.T)
             scales = jnp.stack([whitened_scale(each) for each in every])
             model, locations = unravel(solved[0])
             _, raw = jax.jvp(
                 unconstrain, (constrained,), (split(scales[0] * jax.lax.rsqrt(of_scale)),)
             )
-            found = dict(zip((*self.locations, *self.scales), (*locations, *raw), strict=True))
-            direction = Parameters({name: found[name] for name in params.variational}, model)
+            direction = self._joined(params, model, locations, raw)
             return Solved(direction, jnp.stack([centres, products_of(scales)]), carried)
 
         def square(step: Parameters) -> Float[Array, ""]:
@@ -88,7 +95,3 @@ class ManyLocations(LocationScale):
             return of_centre + jnp.sum(units.spare * flat**2) + jnp.sum(of_scale * moved**2)
 
         return Prepared(solve, square, units.state, units.finite)
-
-
-TINY = 1e-30
-"""Below every diagonal that is seen."""

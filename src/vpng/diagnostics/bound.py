@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from vpng.objective import ELBO, Estimate
+from vpng.objective import ELBO, Estimate, estimate_of
 from vpng.problem import Parameters, Problem
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class NumPyroBound(NamedTuple):
         self, rng_key: PRNGKeyArray, parameters: Parameters, num_particles: int
     ) -> tuple[Estimate, Parameters]:
         losses, gradient = self._losses(rng_key, num_particles).with_gradient(parameters)
-        error = jnp.std(losses, ddof=1) / jnp.sqrt(num_particles)
-        return Estimate(jnp.mean(losses), error), gradient
+        return estimate_of(losses), gradient
 
     def _losses(self, rng_key: PRNGKeyArray, count: int) -> "Losses":
         from vpng.numpyro.evaluation import Losses
