@@ -1,4 +1,4 @@
-.PHONY: install test endurance lint types docs bench ci
+.PHONY: install test endurance exhaustive lint types docs bench ci
 
 install:
 	pip install -e '.[test,bench]'
@@ -8,6 +8,9 @@ test:
 
 endurance:
 	pytest -m endurance
+
+exhaustive:
+	pytest -m exhaustive
 
 lint:
 	ruff check .

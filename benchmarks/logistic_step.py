@@ -20,9 +20,11 @@ from numpyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
 from vpng import ELBO, Predictive, optimizers
-from vpng.experiments.logistic import LogisticConfig, make_data
+from vpng.paper.experiments.logistic import LogisticConfig, make_data
+from vpng.run.explosion import Explosions
 from vpng.training import Batches, InMemory, init_state
 from vpng.training.step import make_bare_step
+from vpng.training.watched import Bare, bare_step
 
 PARTICLES = 10
 
@@ -37,8 +39,12 @@ def ours(method: str, steps: int) -> Callable[[], None]:
         metric = Predictive(num_particles=PARTICLES)
         optimizer = optimizers.vpng(problem, 0.01, rule=adam, metric=metric)
     batches = Batches(len(data))
-    step = make_bare_step(problem, optimizer, ELBO(PARTICLES), batches)
-    state = init_state(jax.random.key(0), problem.init(jax.random.key(1), 5), optimizer, batches)
+    rule = Explosions()
+    step = bare_step(
+        make_bare_step(problem, optimizer, ELBO(PARTICLES), batches), rule, problem.num_data
+    )
+    begin = init_state(jax.random.key(0), problem.init(jax.random.key(1), 5), optimizer, batches)
+    state = Bare.of(begin, rule)
     run = jax.jit(lambda s, d: jax.lax.scan(lambda s, _: step(s, d), s, length=steps))
     return lambda: jax.block_until_ready(run(state, data))
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from vpng import Predictive, Variational
-from vpng.files import write_atomically
 from vpng.fisher import AbstractMetric, BayesianNetwork, Exact
 from vpng.numpyro import SVI, default_metric
+from vpng.storage.files import write_atomically
 from zoo import choose
 from zoo.case import Case
 from zoo.curves import Curve, Evaluator

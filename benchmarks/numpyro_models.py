@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vpng.files import write_atomically
+from vpng.storage.files import write_atomically
 from zoo import choose
 from zoo.chart import draw
 from zoo.race import RATES, TOLERANCE, Budget, compete

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from vpng.datasets import EDITIONS, Shape, load_movielens, rating_matrix, synthetic_ratings
+from vpng.paper.datasets import EDITIONS, Shape, load_movielens, rating_matrix, synthetic_ratings
 
 SYNTHETIC = Shape(num_users=8_000, num_items=500, num_ratings=320_000)
 Scorer = Callable[[np.ndarray], np.ndarray]

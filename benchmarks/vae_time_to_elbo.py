@@ -20,11 +20,11 @@ import numpy as np
 import optax
 
 from vpng import ELBO, Parameters, optimizers
-from vpng.datasets import load_mnist
-from vpng.experiments.crossing import first_crossing
-from vpng.experiments.vae import mean_elbo
 from vpng.fisher import Predictive, Probed
 from vpng.kronecker import GradientFactors, InputsAndOutputs, discover, in_eigenbasis
+from vpng.paper.datasets import load_mnist
+from vpng.paper.experiments.crossing import first_crossing
+from vpng.paper.experiments.vae import mean_elbo
 from vpng.problems import mlp_vae
 from vpng.problems.vae import Setup, calibrated
 from vpng.training import Loop, TrainState

@@ -20,10 +20,16 @@ import numpy as np
 import optax
 
 from vpng import ELBO, optimizers
-from vpng.datasets import EDITIONS, MOVIELENS_20M, rating_matrix, split_users, synthetic_ratings
-from vpng.experiments.methods import Method
-from vpng.experiments.networks import Factored, eigenbasis_direction, network_optimizer
 from vpng.kronecker import FactoredTikhonov
+from vpng.paper.datasets import (
+    EDITIONS,
+    MOVIELENS_20M,
+    rating_matrix,
+    split_users,
+    synthetic_ratings,
+)
+from vpng.paper.experiments.networks import Factored, eigenbasis_direction, network_optimizer
+from vpng.plot.methods import Method
 from vpng.problems import MatrixFactorization, counted, leading_directions
 from vpng.training import Batches, Loop
 from vpng.training.data import as_data

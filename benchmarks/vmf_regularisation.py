@@ -21,8 +21,8 @@ import numpy as np
 import optax
 
 from vpng import ELBO, optimizers
-from vpng.datasets import split_users
-from vpng.experiments.vmf import DataSet, load_counts
+from vpng.paper.datasets import split_users
+from vpng.paper.experiments.vmf import DataSet, load_counts
 from vpng.problem import Parameters
 from vpng.problems import Counted, MatrixFactorization, counted, leading_directions
 from vpng.training import Loop, iterate_averaged

@@ -20,11 +20,11 @@ import numpy as np
 import optax
 
 from vpng import ELBO, optimizers
-from vpng.datasets import rating_matrix, split_users, synthetic_ratings
-from vpng.experiments.crossing import first_crossing
-from vpng.experiments.methods import Method
-from vpng.experiments.networks import Factored, eigenbasis_direction, network_optimizer
 from vpng.kronecker import FactoredTikhonov
+from vpng.paper.datasets import rating_matrix, split_users, synthetic_ratings
+from vpng.paper.experiments.crossing import first_crossing
+from vpng.paper.experiments.networks import Factored, eigenbasis_direction, network_optimizer
+from vpng.plot.methods import Method
 from vpng.problems import MatrixFactorization, counted, leading_directions
 from vpng.training import Loop, TrainState
 from vpng.training.mean_elbo import mean_elbo

@@ -23,9 +23,14 @@ if "VPNG_TESTS_COMPILED" not in os.environ:
     os.environ.update(environment(folder), VPNG_TESTS_COMPILED=folder)
 
 import jax
+import jaxtyping
 import pytest
 from hypothesis import HealthCheck, settings
 from jax._src.interpreters import mlir
+
+# Every argument and result of these rooms is checked against its annotation, shapes included.
+CHECKED = ["vpng.numerics"]
+jaxtyping.install_import_hook(CHECKED, "checked_types.check")
 
 # A new context for every program takes a quarter of the tests' time: one serves them all.
 mlir.make_ir_context = functools.cache(mlir.make_ir_context)
@@ -79,7 +84,7 @@ def x64():
 @pytest.fixture
 def vpng(monkeypatch, capsys):
     """Runs `vpng ARGUMENTS` in this process and returns its exit code, output and errors."""
-    from vpng.cli.app import main
+    from vpng.paper.cli.app import main
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["vpng", *arguments])

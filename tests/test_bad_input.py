@@ -23,8 +23,8 @@ from vpng import (
 )
 from vpng.checks import binary_labels, counts, data_tree, finite_array, finite_scalar, matrix
 from vpng.problem import check_problem
+from vpng.problem.support import check_support
 from vpng.problems import GaussianMean, LinearLatent, LogisticRegression
-from vpng.support import check_support
 from vpng.training import fit
 
 NAN, INF = float("nan"), float("inf")

@@ -8,8 +8,8 @@ import pytest
 
 from vpng import ELBO, Constant, InputError, LevenbergMarquardt, Parameters, Predictive, Scheduled
 from vpng.damping import Situation, as_damping
+from vpng.problem.selection import Selection
 from vpng.problems import GaussianMean
-from vpng.selection import Selection
 
 
 def toy():

@@ -18,8 +18,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 MODULES = {
     "vpng": "what most programs need",
     "vpng.numpyro": "the front door for NumPyro models",
+    "vpng.posterior": "a posterior with its errors and a verdict",
     "vpng.optimizers": "ready optimizers: direction, rule and step",
-    "vpng.models": "scikit-learn estimators",
+    "vpng.models": "scikit-learn estimators (extra `models`)",
     "vpng.problems": "ready problems, and parts for your own",
     "vpng.training": "the loop, checkpoints, the guard",
     "vpng.transform": "optax transformations that give a direction",
@@ -29,8 +30,8 @@ MODULES = {
     "vpng.adaptive": "steps without a learning rate",
     "vpng.diagnostics": "one point looked at",
     "vpng.distributed": "several devices and processes",
-    "vpng.datasets": "data, verified",
-    "vpng.report": "results as a page",
+    "vpng.paper.datasets": "data, verified (extra `paper`)",
+    "vpng.paper.report": "results as a page (extra `paper`)",
 }
 
 HEAD = """# Public names

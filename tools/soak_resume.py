@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-import vpng.files
-import vpng.training.logbook
+import vpng.run.logbook
+import vpng.storage.files
 from vpng import LevenbergMarquardt, Predictive, Probed, fit, optimizers
 from vpng.kronecker import Kronecker, KroneckerTridiagonal, discover
 from vpng.problems import mlp_vae
+from vpng.run.identity import host_array
 from vpng.training import Checkpoints, EverySteps
-from vpng.training.identity import host_array
 
 RECORD_EVERY = 10
 
@@ -79,7 +79,7 @@ def train(folder: Path, num_steps: int, small: bool, checkpoints: bool) -> None:
     digest.update(result.history.step_losses.tobytes())
     for record in result.history.records:
         digest.update(repr((record.iteration, record.loss, record.rejected)).encode())
-    vpng.files.write_atomically(
+    vpng.storage.files.write_atomically(
         folder / "end.json",
         lambda path: (
             path.write_text(
@@ -99,7 +99,11 @@ def train(folder: Path, num_steps: int, small: bool, checkpoints: bool) -> None:
 
 def slow_down_writing(seconds: float) -> None:
     """Pause in the middle of a file, before it is flushed, and after the history is."""
-    writestr, synchronise, flush = zipfile.ZipFile.writestr, vpng.files.synchronise, os.fsync
+    writestr, synchronise, flush = (
+        zipfile.ZipFile.writestr,
+        vpng.storage.files.synchronise,
+        os.fsync,
+    )
 
     def paused(real):
         def call(*args, **kwargs):
@@ -109,8 +113,8 @@ def slow_down_writing(seconds: float) -> None:
         return call
 
     zipfile.ZipFile.writestr = paused(writestr)
-    vpng.files.synchronise = paused(synchronise)
-    vpng.training.logbook.os.fsync = paused(flush)
+    vpng.storage.files.synchronise = paused(synchronise)
+    vpng.run.logbook.os.fsync = paused(flush)
 
 
 def attempt(folder: Path, options: argparse.Namespace, *, checkpoints: bool) -> int:

@@ -11,8 +11,8 @@ import optax
 import vpng
 from vpng.distributed import Layout
 from vpng.distributed.layout import compiled
-from vpng.experiments.methods import Method
-from vpng.experiments.networks import Factored, network_optimizer
+from vpng.paper.experiments.networks import Factored, network_optimizer
+from vpng.plot.methods import Method
 from vpng.problem import Parameters, Problem
 from vpng.problems import MatrixFactorization, counted, mlp_vae
 from vpng.training import Batches, Blocks, TrainState, init_state, make_step

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from vpng.experiments.methods import Method
-from vpng.experiments.palette import STYLES, Style
+from vpng.plot.methods import Method
+from vpng.plot.palette import STYLES, Style
 
 OURS = STYLES[Method.VPNG.value]
 ADAM = STYLES[Method.GRADIENT.value]

@@ -2,18 +2,12 @@
 
 The variational predictive natural gradient (Tang and Ranganath, ICML 2019) preconditions the
 gradient of the ELBO with the Fisher information of the model's own predictive distribution.
-
-Importing the library gives SciPy's BLAS one thread, see `vpng.threads`.
 """
-
-from vpng.threads import calm_lapack
-
-calm_lapack()
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from vpng import datasets, kronecker, optimizers, problems, training, transform
+from vpng import kronecker, optimizers, problems, training, transform
 from vpng.curvature import (
     AbstractCurvature,
     ConjugateGradient,
@@ -42,8 +36,8 @@ from vpng.fisher import (
 )
 from vpng.kronecker import Kronecker, KroneckerTridiagonal
 from vpng.objective import ELBO, Estimate, Reparameterised, ScoreFunction
-from vpng.problem import Parameters, Problem, Site, check_problem
-from vpng.stopping import Converged
+from vpng.problem import AbstractProblem, Parameters, Problem, Site, check_problem
+from vpng.run.stopping import Converged
 from vpng.training import Checkpoints, FitResult, Guard, Loop, StopReason, fit
 from vpng.transform import (
     GaussNewton,
@@ -56,11 +50,11 @@ from vpng.transform import (
 from vpng.version import __version__
 
 if TYPE_CHECKING:
-    from vpng import distributed, models, numpyro
-    from vpng.experiments.race import race
+    from vpng import distributed, models, numpyro, paper
+    from vpng.paper.experiments.race import race
 
-_ON_DEMAND = {"race": "vpng.experiments.race"} | {
-    name: f"vpng.{name}" for name in ("distributed", "experiments", "models", "numpyro", "report")
+_ON_DEMAND = {"race": "vpng.paper.experiments.race"} | {
+    name: f"vpng.{name}" for name in ("distributed", "models", "numpyro", "paper")
 }
 """Names that are imported when they are first used, and where from."""
 
@@ -78,6 +72,7 @@ __all__ = [
     "AbstractDamping",
     "AbstractEstimator",
     "AbstractMetric",
+    "AbstractProblem",
     "BayesianNetwork",
     "Checkpoints",
     "ConjugateGradient",
@@ -117,7 +112,6 @@ __all__ = [
     "__version__",
     "auto",
     "check_problem",
-    "datasets",
     "diagnose",
     "distributed",
     "fit",
@@ -125,6 +119,7 @@ __all__ = [
     "models",
     "numpyro",
     "optimizers",
+    "paper",
     "precondition",
     "problems",
     "race",

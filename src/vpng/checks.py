@@ -10,11 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vpng.errors import InputError, expected
-
-
-def is_traced(value: Any) -> bool:
-    """Whether `value` is known only while JAX traces."""
-    return isinstance(value, jax.core.Tracer)
+from vpng.numerics.trees import is_traced
 
 
 def positive_integer(name: str, value: Any) -> int:

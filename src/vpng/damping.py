@@ -12,9 +12,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from vpng.checks import damping_value, finite_scalar, floating_type, positive_integer
 from vpng.errors import expected
 from vpng.fisher.operator import FisherOperator
+from vpng.numerics import trees
+from vpng.numerics.trust_region import AFTER_REJECTION, TrustRegion
 from vpng.objective import ELBO, Schedule
-from vpng.problem import Parameters, Problem
-from vpng.selection import Selection
+from vpng.problem import AbstractProblem, Parameters
+from vpng.problem.selection import Selection
 
 
 class Situation(NamedTuple):
@@ -31,7 +33,7 @@ class Situation(NamedTuple):
     """
 
     step: Int[Array, ""]
-    problem: Problem
+    problem: AbstractProblem
     parameters: Parameters
     batch: PyTree
     rng_key: PRNGKeyArray
@@ -99,7 +101,8 @@ class LevenbergMarquardtState(NamedTuple):
 
     def after_rejection(self) -> "LevenbergMarquardtState":
         """With five times the damping; the rule's bounds apply when it next adapts."""
-        return self._replace(damping=(5.0 * self.damping).astype(self.damping.dtype))
+        raised = AFTER_REJECTION * self.damping
+        return self._replace(damping=raised.astype(self.damping.dtype))
 
 
 class LevenbergMarquardt(AbstractDamping):
@@ -157,10 +160,7 @@ class LevenbergMarquardt(AbstractDamping):
             ratio = self._ratio(state.previous, situation)
             # A ratio that is not a number means that the loss or the model broke down.
             worse = jnp.logical_not(ratio >= self.low)
-            change = jnp.where(
-                worse, self.factor, jnp.where(ratio > self.high, 1 / self.factor, 1.0)
-            )
-            damping = jnp.clip(state.damping * change, self.minimum, self.maximum)
+            damping = self._region.after_step(state.damping, good=ratio > self.high, bad=worse)
             ratio = jnp.where(jnp.isfinite(ratio), ratio, 0.0)
             return damping.astype(state.damping.dtype), ratio.astype(state.ratio.dtype)
 
@@ -168,8 +168,19 @@ class LevenbergMarquardt(AbstractDamping):
         return damping, LevenbergMarquardtState(damping, situation.active, ratio)
 
     def failed(self, state: LevenbergMarquardtState) -> LevenbergMarquardtState:
-        raised = jnp.minimum(state.damping * self.factor**4, self.maximum)
+        raised = self._region.after_failure(state.damping)
         return state._replace(damping=raised.astype(state.damping.dtype))
+
+    @property
+    def _region(self) -> TrustRegion:
+        return TrustRegion(
+            lower=1 / self.factor,
+            worse=self.factor,
+            rejected=AFTER_REJECTION,
+            failed=self.factor**4,
+            minimum=self.minimum,
+            maximum=self.maximum,
+        )
 
     def _ratio(self, previous: PyTree, situation: Situation) -> Float[Array, ""]:
         problem, batch, key = situation.problem, situation.batch, situation.rng_key
@@ -181,7 +192,7 @@ class LevenbergMarquardt(AbstractDamping):
         )
         displacement = jax.tree.map(jnp.subtract, situation.active, previous)
         active_gradient = situation.selection.extract(gradient)
-        slope = _inner(active_gradient, displacement)
+        slope = trees.inner(active_gradient, displacement)
         pushed = situation.metric().push(displacement)
         predicted = -(slope + 0.5 * jnp.sum(pushed**2))
         actual = before.loss - after.loss
@@ -196,8 +207,3 @@ def as_damping(value: AbstractDamping | Schedule | Float[Array, ""] | float) -> 
     if callable(value):
         return Scheduled(value)
     return Constant(value)
-
-
-def _inner(left: PyTree, right: PyTree) -> Array:
-    products = jax.tree.map(lambda a, b: jnp.sum(a * b), left, right)
-    return jax.tree.reduce(jnp.add, products, jnp.zeros(()))

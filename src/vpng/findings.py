@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
+from vpng.numerics.trees import all_finite
+
 
 class Findings(eqx.Module):
     """Named parts of a computation, and which of them were not finite.
@@ -65,11 +67,6 @@ def findings_in(tree: PyTree) -> Findings:
     """The findings that the parts of an optimizer left in its state."""
     nodes = jax.tree.leaves(tree, is_leaf=_is_findings)
     return joined([node for node in nodes if _is_findings(node)])
-
-
-def all_finite(leaf: Array) -> Bool[Array, ""]:
-    """Whether no entry is NaN or infinite; a sum that overflows counts as infinite."""
-    return jnp.isfinite(jnp.sum(leaf))
 
 
 def is_floating(leaf: Any) -> bool:

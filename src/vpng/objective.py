@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from vpng.checks import finite_scalar, of_kind, positive_integer
 from vpng.errors import InputError, expected
-from vpng.problem import Parameters, Problem
+from vpng.problem import AbstractProblem, Parameters
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
@@ -49,7 +49,7 @@ class AbstractGradient(eqx.Module):
     @abstractmethod
     def surrogate(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         parameters: Parameters,
         noise: PyTree,
         batch: PyTree,
@@ -63,7 +63,7 @@ class Reparameterised(AbstractGradient):
 
     def surrogate(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         parameters: Parameters,
         noise: PyTree,
         batch: PyTree,
@@ -99,7 +99,7 @@ class ScoreFunction(AbstractGradient):
 
     def surrogate(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         parameters: Parameters,
         noise: PyTree,
         batch: PyTree,
@@ -163,7 +163,7 @@ class ELBO(eqx.Module):
     def estimate(
         self,
         rng_key: PRNGKeyArray,
-        problem: Problem,
+        problem: AbstractProblem,
         parameters: Parameters,
         batch: PyTree,
         *,
@@ -176,7 +176,7 @@ class ELBO(eqx.Module):
     def estimate_and_gradient(
         self,
         rng_key: PRNGKeyArray,
-        problem: Problem,
+        problem: AbstractProblem,
         parameters: Parameters,
         batch: PyTree,
         *,
@@ -193,7 +193,7 @@ class ELBO(eqx.Module):
     def _surrogate(
         self,
         rng_key: PRNGKeyArray,
-        problem: Problem,
+        problem: AbstractProblem,
         parameters: Parameters,
         batch: PyTree,
         step: Int[Array, ""] | int,
@@ -212,7 +212,7 @@ def estimate_of(losses: Float[Array, " K"]) -> Estimate:
 
 
 def _negative_log_likelihood(
-    problem: Problem, model: PyTree, latent: PyTree, batch: PyTree
+    problem: AbstractProblem, model: PyTree, latent: PyTree, batch: PyTree
 ) -> Float[Array, "..."]:
     """Weighted -log p(x | z), summed over sites; the data along the first axis if local."""
     sites = problem.likelihood_sites(model, latent, batch)

@@ -11,21 +11,26 @@ from vpng.checks import learning_rate as check_learning_rate
 from vpng.checks import of_kind
 from vpng.curvature import AbstractCurvature
 from vpng.damping import AbstractDamping
-from vpng.fisher import AbstractMetric, Predictive, Probed
-from vpng.kronecker import discover, in_eigenbasis
+from vpng.fisher import AbstractMetric, Predictive, Probed, Variational
+from vpng.kronecker import Structure, discover, in_eigenbasis
 from vpng.objective import ELBO, Schedule
-from vpng.problem import Parameters, Problem
+from vpng.problem import AbstractProblem, Parameters
 from vpng.transform import (
     AbstractProduct,
     GaussNewton,
     iterate_average,
+    limit_step,
     scale_by_hessian_free,
     scale_by_natural_gradient,
     scale_by_vpng,
 )
 from vpng.transform.precondition import DEFAULT_DAMPING
+from vpng.transform.trust_region import MOST_DATA
 
 LearningRate = float | Float[Array, ""] | Schedule
+
+NETWORK_METRIC = Predictive(Probed(1), num_particles=1)
+"""Of the optimizer for networks."""
 
 
 __all__ = [
@@ -51,13 +56,14 @@ def gradient(
 
 
 def vpng(
-    problem: Problem,
+    problem: AbstractProblem,
     learning_rate: LearningRate,
     *,
     rule: optax.GradientTransformation = optax.identity(),
     metric: AbstractMetric | None = None,
     curvature: AbstractCurvature | None = None,
     damping: AbstractDamping | Schedule | Float[Array, ""] | float = DEFAULT_DAMPING,
+    radius: float | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """The variational predictive natural gradient, then `rule`, then the step.
 
@@ -68,19 +74,22 @@ def vpng(
         metric: see `scale_by_vpng`.
         curvature: see `precondition`.
         damping: see `precondition`.
+        radius: the longest step, in nats per datum; None for no limit. See `limit_step`.
     """
     direction = scale_by_vpng(problem, metric=metric, curvature=curvature, damping=damping)
-    return _chain(direction, rule, learning_rate)
+    steps = _chain(direction, rule, learning_rate)
+    return steps if radius is None else optax.chain(steps, limit_step(problem, radius=radius))
 
 
 def natural_gradient(
-    problem: Problem,
+    problem: AbstractProblem,
     learning_rate: LearningRate,
     *,
     rule: optax.GradientTransformation = optax.identity(),
     metric: AbstractMetric | None = None,
     curvature: AbstractCurvature | None = None,
     damping: AbstractDamping | Schedule | Float[Array, ""] | float = DEFAULT_DAMPING,
+    radius: float | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """The classic natural gradient for lambda, the plain one for theta, then `rule` and the step.
 
@@ -91,15 +100,21 @@ def natural_gradient(
         metric: see `scale_by_natural_gradient`.
         curvature: see `precondition`.
         damping: see `precondition`.
+        radius: how far one step may move the approximation, in nats per datum; None for no limit.
+            See `limit_step`.
     """
     direction = scale_by_natural_gradient(
         problem, metric=metric, curvature=curvature, damping=damping
     )
-    return _chain(direction, rule, learning_rate)
+    steps = _chain(direction, rule, learning_rate)
+    if radius is None:
+        return steps
+    ruler = Variational(max_data=MOST_DATA if problem.local else None)
+    return optax.chain(steps, limit_step(problem, ruler, radius=radius))
 
 
 def hessian_free(
-    problem: Problem,
+    problem: AbstractProblem,
     learning_rate: LearningRate,
     *,
     rule: optax.GradientTransformation = optax.identity(),
@@ -133,7 +148,7 @@ def hessian_free(
 
 
 def network_vpng(
-    problem: Problem,
+    problem: AbstractProblem,
     params: Parameters,
     data: PyTree,
     learning_rate: LearningRate | None = None,
@@ -160,18 +175,41 @@ def network_vpng(
     """
     some = jax.tree.map(lambda leaf: jnp.asarray(leaf[:calibration_size]), data)
     few = jax.tree.map(lambda leaf: leaf[: min(batch_size, 8)], some)
-    metric = Predictive(Probed(1), num_particles=1)
-    direction = in_eigenbasis(
+    return in_averaged_eigenbasis(
         problem,
-        discover(problem, params, few, metric),
-        eigenbasis_adam(batch_size),
+        discover(problem, params, few, NETWORK_METRIC),
+        slowly_decaying(0.008) if learning_rate is None else learning_rate,
+        batch_size=batch_size,
         calibration=some,
         parameters=params,
         **options,
     )
-    if learning_rate is None:
-        learning_rate = lambda step: 0.008 / jnp.sqrt(1.0 + step / 400.0)
+
+
+def in_averaged_eigenbasis(
+    problem: AbstractProblem,
+    structure: Structure,
+    learning_rate: LearningRate,
+    *,
+    batch_size: int,
+    **options: Any,
+) -> optax.GradientTransformationExtraArgs:
+    """The parts of `network_vpng` put together, for layers that are known.
+
+    Args:
+        problem: the problem whose loss is minimised.
+        structure: its layers.
+        learning_rate: a number or a schedule.
+        batch_size: see `network_vpng`.
+        **options: of `in_eigenbasis`.
+    """
+    direction = in_eigenbasis(problem, structure, eigenbasis_adam(batch_size), **options)
     return iterate_average(_chain(direction, optax.identity(), learning_rate))
+
+
+def slowly_decaying(learning_rate: float) -> Schedule:
+    """The schedule of networks: the rate over sqrt(1 + t / 400) at step t."""
+    return lambda step: learning_rate / jnp.sqrt(1.0 + step / 400.0)
 
 
 def eigenbasis_adam(batch_size: int) -> optax.GradientTransformation:

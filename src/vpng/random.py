@@ -33,6 +33,7 @@ def with_loop(key: PRNGKeyArray) -> PRNGKeyArray:
     return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
 
 
+@jax.jit
 def threefry(
     key: tuple[Array, Array], counter: tuple[Array, Array]
 ) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:

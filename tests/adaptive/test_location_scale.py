@@ -183,7 +183,7 @@ def test_noise_without_end_slows_nothing_down():
 @pytest.mark.parametrize("make", [diagonal, triangular])
 def test_a_metric_that_is_not_finite_does_not_enter_the_average(make):
     geometry, params = make()
-    before = jax.tree.map(lambda leaf: np.asarray(leaf) + np.eye(4), geometry.init(params))
+    before = jax.tree.map(lambda leaf: leaf + jnp.eye(4), geometry.init(params))
 
     @jax.jit
     def prepare(params):

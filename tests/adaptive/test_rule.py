@@ -11,6 +11,7 @@ import pytest
 
 from vpng import FisherOperator, Parameters
 from vpng.adaptive import Adaptive, AveragedDense, Evaluation, Linearised
+from vpng.adaptive.acceptance import Promise
 from vpng.curvature import Dense
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -125,13 +126,12 @@ def test_a_share_of_doubtful_signal_falls_in_the_end():
 
     @jax.jit
     def share(agreement, step):
-        state = rule.init(start())._replace(
+        signal = rule.init(start()).signal._replace(
             agreement=jnp.array([agreement]),
             spread=jnp.array([agreement**2]),
             memory=jnp.array([3.0]),
-            step=step,
         )
-        return rule._share(state)[0]
+        return rule.signal_and_noise.share(signal, step, AveragedDense.tolerated_noise)[0]
 
     assert share(0.3, 0) == pytest.approx(2 * 0.3 / 1.3)
     assert share(0.2, 950) == pytest.approx(50 / 1000)
@@ -144,7 +144,8 @@ def test_a_step_with_far_more_noise_than_usual_is_shortened():
     rule = Adaptive(AveragedDense(), 1)
     usual = 4.0 * (2.0 + AveragedDense.tolerated_noise)
     before, now = np.full(4, 2.0), np.array([0.0, usual, 100.0 * usual, 1e30])
-    calm = jax.jit(rule._calm)
+    tolerated = AveragedDense.tolerated_noise
+    calm = jax.jit(lambda usual, now: rule.signal_and_noise.calm(usual, now, tolerated))
     left = np.asarray(calm(before, now))
     np.testing.assert_allclose(left[:3], [1.0, 1.0, 0.1])
     assert 0.0 < left[3] < 1e-10
@@ -176,7 +177,7 @@ def test_a_loss_that_breaks_down_is_never_entered(bad):
     assert np.sum(~info.accepted) > 0
     assert np.isfinite(info.loss).all()
     assert np.isfinite(path).all()
-    assert state.damping > Adaptive(AveragedDense(), 1).minimum_damping
+    assert state.damping > Adaptive(AveragedDense(), 1).trust_region.minimum
 
 
 def test_a_heavy_tail_is_no_excuse():
@@ -216,11 +217,10 @@ def test_a_metric_of_another_place_is_forgotten(square, agreement, weight):
         step=jnp.asarray(9, jnp.int32),
         metrics=jnp.asarray(9, jnp.int32),
         geometry=state.geometry._replace(matrix=jnp.eye(2)),
-        square=jnp.asarray(square),
-        predicted=jnp.asarray(square),
-        agreement=jnp.array([agreement]),
-        spread=jnp.array([agreement**2]),
-        noise=jnp.zeros(1),
+        promise=Promise(gain=jnp.asarray(square), square=jnp.asarray(square)),
+        signal=state.signal._replace(
+            agreement=jnp.array([agreement]), spread=jnp.array([agreement**2]), noise=jnp.zeros(1)
+        ),
     )
     draws = np.zeros((2, 2, 2))
     flat = lambda params, draw: quadratic(params)
@@ -275,7 +275,7 @@ def test_a_rejected_step_is_followed_by_none_where_old_gradients_are_not_known()
         step=jnp.asarray(3, jnp.int32),
         candidate=worse,
         gradient=jax.tree.map(jnp.ones_like, state.accepted),
-        square=jnp.asarray(1.0),
+        promise=state.promise._replace(square=jnp.asarray(1.0)),
     )
     rows = lambda params: ROOT.T @ params.variational["x"]
     metric_at = lambda params: lambda: FisherOperator(params, rows)
@@ -320,7 +320,9 @@ def test_noise_of_the_steps_own_making_is_no_excuse(after, accepted):
             return Evaluation(jnp.asarray(after), zeros, None)
 
     metric_at = lambda params: lambda: FisherOperator(params, lambda p: p.variational["x"])
-    state = rule.init(start())._replace(step=jnp.ones((), jnp.int32), predicted=jnp.asarray(100.0))
+    state = rule.init(start())
+    promise = state.promise._replace(gain=jnp.asarray(100.0))
+    state = state._replace(step=jnp.ones((), jnp.int32), promise=promise)
     info = jax.jit(lambda state: rule.step(state, Losses(), metric_at)[1])(state)
     assert bool(info.accepted) is accepted
 

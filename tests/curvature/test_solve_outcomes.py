@@ -17,7 +17,7 @@ from vpng import (
     Outcome,
     auto,
 )
-from vpng.curvature.fallback import clipped, fall_back, raised
+from vpng.curvature.fallback import clipped, fall_back, more_damping
 from vpng.fisher import FisherOperator
 
 ALL = {
@@ -69,7 +69,7 @@ def test_a_singular_matrix_without_damping_gets_some(name):
     """The oracle: float64 with the damping that the fallback states."""
     rows = np.array([[1.0, 0.0, 0.0], [2.0, 1.0, 0.0]])
     matrix = rows @ rows.T if name == "dual" else rows.T @ rows
-    more = float(jax.jit(raised)(np.asarray(matrix, np.float32), 0.0))
+    more = float(jax.jit(more_damping)(np.asarray(matrix, np.float32), 0.0))
     solution = solve(ALL[name], rows, [1.0, 1.0, 1.0], 0.0)
     assert bool(solution.info.outcome == Outcome.damped)
     wanted = np.linalg.solve(rows.T @ rows + more * np.eye(3), np.ones(3))

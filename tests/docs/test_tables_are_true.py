@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from vpng.experiments.registry import EXPERIMENTS
-from vpng.experiments.session import Session
-from vpng.experiments.store import markdown
+from vpng.paper.experiments.registry import EXPERIMENTS
+from vpng.paper.experiments.session import Session
+from vpng.paper.experiments.store import markdown
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")

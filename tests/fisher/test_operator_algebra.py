@@ -18,9 +18,10 @@ from problems_for_tests import random_problem
 from vpng import Exact, InputError, Parameters, Predictive, Probed, Sampled, Variational
 from vpng.fisher.operator import Bottleneck, Traced, _parts
 from vpng.fisher.whiten import Whitened
+from vpng.numerics import cost
 from vpng.numpyro.problem import Call, TracedProblem
+from vpng.problem.selection import Selection, variational_part
 from vpng.problems import LogisticRegression, MeanField
-from vpng.selection import Selection, variational_part
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -245,16 +246,15 @@ def test_one_vector_of_parameters_is_taken_through_the_parts_of_what_it_makes():
     np.testing.assert_array_equal(blind, np.zeros((34, 34)))
 
 
-@pytest.mark.parametrize("limit", [2**22, 1], ids=["pairs of columns", "one by one"])
-def test_a_linear_predictor_has_one_jacobian_for_all_particles(limit, monkeypatch):
-    monkeypatch.setattr(operator_module, "_PAIRS_LIMIT", limit)
+@pytest.mark.parametrize("particles", [5, 2], ids=["pairs of columns", "one by one"])
+def test_a_linear_predictor_has_one_jacobian_for_all_particles(particles):
     generator = np.random.default_rng(0)
     covariates, labels = generator.normal(size=(7, 3)), generator.integers(0, 2, 7)
     problem, batch = LogisticRegression.create(covariates, labels, intercept=False)
     here = Parameters(MeanField(jnp.arange(3.0), jnp.array([0.5, -0.1, 0.2])))
 
     def both(parameters):
-        operator = Predictive(num_particles=5).operator(
+        operator = Predictive(num_particles=particles).operator(
             problem, parameters, batch, jax.random.key(KEY)
         )
         return operator.to_dense(), operator.rows()
@@ -262,8 +262,7 @@ def test_a_linear_predictor_has_one_jacobian_for_all_particles(limit, monkeypatc
     dense, rows = map(np.asarray, jax.jit(both)(here))
     np.testing.assert_allclose(dense, rows.T @ rows, rtol=1e-10, atol=1e-12)
     traced = str(jax.make_jaxpr(lambda here: both(here)[0])(here))
-    if limit > 1:
-        assert "f64[5,7,3]" not in traced
+    assert (f"f64[{particles},7,3]" in traced) == (particles < 3)
 
 
 def test_weights_that_overflow_when_they_are_squared():
@@ -277,9 +276,9 @@ def test_weights_that_overflow_when_they_are_squared():
     np.testing.assert_array_equal(found[1], 0.0)
 
 
-@pytest.mark.parametrize("limit", [1, 50], ids=["one by one", "two at once"])
+@pytest.mark.parametrize("at_once", [1, 2], ids=["one by one", "two at once"])
 @pytest.mark.parametrize("kind", ["local", "global"])
-def test_a_diagonal_too_large_for_its_factor_is_summed_over_rows(kind, limit, monkeypatch):
+def test_a_diagonal_too_large_for_its_factor_is_summed_over_rows(kind, at_once, monkeypatch):
     """27 rows, 9 of each datum: by twos one is left over. No array has as many entries as R."""
     problem, parameters, batch = random_problem(kind, "bernoulli", seed=1)
     operator = lambda parameters: Predictive(num_particles=3).operator(
@@ -287,7 +286,8 @@ def test_a_diagonal_too_large_for_its_factor_is_summed_over_rows(kind, limit, mo
     )
     dense, rows = jax.jit(lambda p: (operator(p).to_dense(), operator(p).rows()))(parameters)
     assert len(rows) == 27
-    monkeypatch.setattr(operator_module, "_DENSE_FROM_ROWS_LIMIT", limit)
+    per_row = cost.jacobian(1, rows.shape[1]).memory
+    monkeypatch.setattr(cost, "MEMORY_BUDGET", at_once * per_row)
     traced = jax.jit(lambda parameters: operator(parameters).diagonal()).trace(parameters)
     shapes = re.findall(r"f64\[([\d,]+)\]", str(traced.jaxpr))
     assert max(math.prod(map(int, shape.split(","))) for shape in shapes) < rows.size / 2
@@ -305,7 +305,7 @@ def test_a_matrix_too_large_for_its_factor_is_made_by_products(monkeypatch):
             problem, parameters, batch, jax.random.key(KEY)
         )
         wanted = make().to_dense()
-        monkeypatch.setattr(operator_module, "_DENSE_FROM_ROWS_LIMIT", 1)
+        monkeypatch.setattr(cost, "MEMORY_BUDGET", 1)
         operator = make()
         return operator.to_dense(), operator.mv(parameters), wanted
 

@@ -9,10 +9,10 @@ import numpy as np
 from fuzz_target import Target, refused, stays_inside
 from hypothesis import strategies as st
 
+from vpng.run.checkpoint import CheckpointFolder
+from vpng.run.history import Record
+from vpng.run.identity import Identity
 from vpng.training import Checkpoints, EverySteps
-from vpng.training.checkpoint import Keeper
-from vpng.training.history import Record
-from vpng.training.identity import Identity
 
 STATE = {"weights": jnp.arange(3.0), "key": jax.random.key(3), "count": jnp.int32(4)}
 
@@ -45,7 +45,7 @@ def checkpoint_folders(draw) -> list[tuple[str, int, bytes]]:
 def check_checkpoint(case: list[tuple[str, int, int, bytes]], folder: Path) -> None:
     place = folder / "kept"
     settings = Checkpoints(place, keep=2, every=EverySteps(1))
-    keeper = Keeper(settings, _identity(), STATE, resume=False)
+    keeper = CheckpointFolder(settings, _identity(), STATE, resume=False)
     for step in (1, 2):
         state = {**STATE, "weights": STATE["weights"] + step}
         record = Record(step, 0.1 * step, 1.0, 0.1, 0, {"m": 2.0})
@@ -70,7 +70,7 @@ def check_checkpoint(case: list[tuple[str, int, int, bytes]], folder: Path) -> N
         path.write_bytes(bytes(data))
     with stays_inside(folder), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        bad, keeper = refused(lambda: Keeper(settings, _identity(), STATE, resume=True))
+        bad, keeper = refused(lambda: CheckpointFolder(settings, _identity(), STATE, resume=True))
     if bad or keeper.found is None:
         assert case, "a whole checkpoint was refused"
         return

@@ -145,7 +145,7 @@ def _standing_in(folder: Path) -> Iterator[None]:
 
 
 def check_command_line(case: tuple[list[str], str], folder: Path) -> None:
-    from vpng.cli.app import main
+    from vpng.paper.cli.app import main
 
     arguments, toml = case
     inside = folder / "inside"
@@ -160,8 +160,8 @@ def check_command_line(case: tuple[list[str], str], folder: Path) -> None:
     with (
         stays_inside(inside),
         _standing_in(inside),
-        mock.patch("vpng.cli.reproduce.run_and_store", lambda *a, **k: ran.append(a)),
-        mock.patch("vpng.cli.reproduce.write_report", lambda out: out),
+        mock.patch("vpng.paper.cli.reproduce.run_and_store", lambda *a, **k: ran.append(a)),
+        mock.patch("vpng.paper.cli.reproduce.write_report", lambda out: out),
         mock.patch("jax.distributed.initialize", return_value=None),
         mock.patch.object(sys, "argv", ["vpng", *arguments]),
         redirect_stdout(out),

@@ -13,9 +13,9 @@ import numpy as np
 from fuzz_target import Target, damaged, refused, stays_inside
 from hypothesis import strategies as st
 
-from vpng.datasets import read_ratings, read_titles
-from vpng.datasets.idx import parse_idx
-from vpng.datasets.movielens import EDITIONS, Edition, load_movielens
+from vpng.paper.datasets import read_ratings, read_titles
+from vpng.paper.datasets.idx import parse_idx
+from vpng.paper.datasets.movielens import EDITIONS, Edition, load_movielens
 
 # IDX
 

@@ -8,8 +8,8 @@ import numpy as np
 from fuzz_target import Target, damaged, refused, stays_inside
 from hypothesis import strategies as st
 
-from vpng.archive import read_archive, write_archive
 from vpng.models import BayesianLogisticRegression, PoissonFactorization
+from vpng.storage.archive import read_archive, write_archive
 
 
 @cache

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vpng.findings import all_finite
 from vpng.kronecker.repair import factor_findings, inverted_or_repaired
 from vpng.kronecker.statistics import Factors, Statistics
+from vpng.numerics.trees import all_finite
 
 
 def made(matrix) -> Statistics:
@@ -25,8 +25,8 @@ def cholesky_inverse(statistics, damping):
     ("eigenvalues", "repairs", "added"),
     [
         ((2.0, 1.0), 0, 1e-3),  # nothing to repair
-        ((2.0, -5e-3), 1, 0.1),  # a hundred times the damping makes it definite
-        ((2.0, -1.0), 2, 0.1),  # only clipping does
+        ((2.0, -3e-3), 1, 5e-3),  # five times the damping makes it definite
+        ((2.0, -1.0), 2, 5e-3),  # only clipping does
     ],
 )
 def test_repairs(eigenvalues, repairs, added):
@@ -39,7 +39,7 @@ def test_repairs(eigenvalues, repairs, added):
     assert int(count) == repairs
     kept = np.array(eigenvalues) if repairs < 2 else np.maximum(eigenvalues, 0.0)
     wanted = angle / (kept + added) @ angle.T
-    np.testing.assert_allclose(inverse, wanted, rtol=1e-3)
+    np.testing.assert_allclose(inverse, wanted, rtol=2e-3)
 
 
 def test_the_old_inverse_is_kept_if_nothing_works():

@@ -8,8 +8,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from vpng.archive import read_archive, write_archive
 from vpng.errors import InputError
+from vpng.storage.archive import read_archive, write_archive
 
 ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(["x", "y"])}
 SETTINGS = {"width": 3, "rate": None}

@@ -62,7 +62,8 @@ def test_probabilities_are_posterior_averages(regression):
     for row, probability in zip(X[:2], found[:, 1], strict=True):
         row = row.astype(np.float32).astype(float)
         mean = row @ regression.coef_[0] + regression.intercept_[0]
-        deviation = np.sqrt((np.append(row, 1.0) ** 2) @ regression.coef_scale_.astype(float) ** 2)
+        whole = np.append(row, 1.0)
+        deviation = np.sqrt(whole @ regression.coef_covariance_.astype(float) @ whole)
         average, _ = quad(
             lambda t, m=mean, s=deviation: norm.pdf(t, m, s) / (1 + np.exp(-t)),
             mean - 12 * deviation,

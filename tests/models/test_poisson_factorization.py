@@ -6,9 +6,9 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from vpng.datasets import Ratings
 from vpng.errors import InputError
 from vpng.models import PoissonFactorization
+from vpng.paper.datasets import Ratings
 
 RNG = np.random.default_rng(0)
 GROUP = np.arange(60) % 2

@@ -68,7 +68,7 @@ def test_the_first_thing_that_is_not_finite_is_named(start, changed, values, par
 )
 def test_a_gradient_that_is_nothing_but_noise_is_mentioned(start, step, nats, far):
     svi, state = start
-    noise = jnp.full_like(state.noise, nats)
-    said = far_off(state._replace(step=jnp.asarray(step), noise=noise), svi.problem)
+    signal = state.signal._replace(noise=jnp.full_like(state.signal.noise, nats))
+    said = far_off(state._replace(step=jnp.asarray(step), signal=signal), svi.problem)
     assert bool(said) == far
     assert ("After 500 steps" in said and "far from the posterior" in said) == far

@@ -11,9 +11,10 @@ import pytest
 from flax import nnx
 from numpyro.contrib.module import nnx_module
 
+from vpng.adaptive.rule import AdaptiveState
 from vpng.fisher import Predictive
 from vpng.numpyro import SVI
-from vpng.numpyro.network_rule import NetworkState
+from vpng.numpyro.optimizer_rule import OptimizerState
 
 ROWS = np.random.default_rng(0).random((24, 30)) < np.linspace(0.1, 0.9, 30)
 
@@ -59,7 +60,7 @@ def run():
 
 def test_the_rule_is_found_and_the_loss_falls(run):
     svi, result = run
-    assert isinstance(result.state.optim_state, NetworkState)
+    assert isinstance(result.state.optim_state, OptimizerState)
     assert svi.loss.num_particles == 2
     assert np.mean(result.losses[-20:]) < 0.75 * np.mean(result.losses[:5])
 
@@ -90,4 +91,4 @@ def test_a_step_that_is_not_finite_is_dropped(run):
 def test_a_metric_of_ones_own_goes_to_the_adaptive_rule():
     svi = SVI(model, guide, fisher=Predictive(num_particles=1))
     state = svi.init(jax.random.key(0), jnp.asarray(ROWS))
-    assert not isinstance(state.optim_state, NetworkState)
+    assert isinstance(state.optim_state, AdaptiveState)

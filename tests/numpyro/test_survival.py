@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 from vpng.errors import InputError
 from vpng.numpyro import SVI
-from vpng.stopping import Converged
+from vpng.run.stopping import Converged
 from vpng.training import Checkpoints, EverySteps
 
 X = np.linspace(-1.0, 1.0, 8, dtype=np.float32)
@@ -38,7 +38,10 @@ def same_run(first, second):
 def test_a_run_stopped_by_a_signal_ends_where_the_whole_one_ends(tmp_path, monkeypatch, caplog):
     keep = Checkpoints(tmp_path, every=EverySteps(1))
     rule = Converged(window=20, patience=2, max_steps=390)
-    whole = run(rule)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        whole = run(rule)
+    compiled_at_first = [line for line in caplog.messages if "Finished XLA compilation" in line]
+    caplog.clear()
     tests = []
 
     def stop_at_the_second_window(self, before, now, latest):
@@ -63,6 +66,8 @@ def test_a_run_stopped_by_a_signal_ends_where_the_whole_one_ends(tmp_path, monke
     same_run(whole, rest)
     assert rest.converged == whole.converged
     assert not rest.interrupted
-    chunks = [line for line in caplog.messages if line.startswith("Compiling jit(<lambda>)")]
-    assert len(chunks) == 1  # for the restored state too, and a last and shorter chunk
+    compiled = [line for line in caplog.messages if line.startswith("Finished XLA compilation")]
+    # Neither for the restored state, nor for a last and shorter chunk.
+    assert not [line for line in compiled if "steps_of_svi" in line]
+    assert any("steps_of_svi" in line for line in compiled_at_first)
     same_run(whole, run(rule, checkpoints=keep, resume=True))

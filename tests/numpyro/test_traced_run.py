@@ -11,7 +11,7 @@ from numpyro.infer import Trace_ELBO, autoguide
 from vpng import Dense
 from vpng.errors import InputError
 from vpng.numpyro import SVI, Converged
-from vpng.training.checkpoint import Checkpoints
+from vpng.run.checkpoint import Checkpoints
 
 SEEDS = (1, 2, 3)
 NUM_STEPS = 12

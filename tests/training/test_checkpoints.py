@@ -13,14 +13,14 @@ import optax
 import pytest
 
 from vpng import ELBO, InputError, Loop, Parameters, optimizers
-from vpng.files import synchronise
 from vpng.problems import LinearLatent
-from vpng.stopping import Converged
+from vpng.run.checkpoint import CheckpointFolder
+from vpng.run.history import History, Record
+from vpng.run.identity import Identity, host_array
+from vpng.run.logbook import Logbook
+from vpng.run.stopping import Converged
+from vpng.storage.files import synchronise
 from vpng.training import Checkpoints, EverySeconds, EverySteps, StopReason, fit
-from vpng.training.checkpoint import Keeper
-from vpng.training.history import History, Record
-from vpng.training.identity import Identity, host_array
-from vpng.training.logbook import Logbook
 
 NUM_DATA = 10
 
@@ -272,8 +272,8 @@ def test_another_process_or_version_goes_on(loop, tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(other, 10, tmp_path, resume=True)
-    monkeypatch.setattr("vpng.training.identity.__version__", "99.0")
-    monkeypatch.setattr(other, "_identity", None)
+    monkeypatch.setattr("vpng.run.identity.__version__", "99.0")
+    monkeypatch.setattr(other._steps, "known_identity", None)
     with pytest.warns(RuntimeWarning, match=r"vpng 99.0 \(was .*the last bits may differ"):
         same_run(run(loop, 15), run(other, 15, tmp_path, resume=True))
 
@@ -294,7 +294,7 @@ def test_a_read_only_folder_is_refused_before_the_first_step(loop, tmp_path, mon
     def refuse(*args, **kwargs):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("vpng.files.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("vpng.storage.files.tempfile.mkstemp", refuse)
     calls = []
     with pytest.raises(InputError, match=r"^directory: cannot write to .*Read-only file system"):
         run(loop, 10, tmp_path, resume, callbacks=[calls.append])
@@ -303,7 +303,7 @@ def test_a_read_only_folder_is_refused_before_the_first_step(loop, tmp_path, mon
 
 def test_too_little_space_is_refused_before_the_first_step(loop, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr("vpng.training.checkpoint.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("vpng.run.checkpoint.shutil.disk_usage", lambda path: usage)
     with pytest.raises(InputError, match=r"^directory: expected 0.3 MB .*, got 0.0 MB; make room"):
         run(loop, 10, tmp_path)
 
@@ -324,9 +324,9 @@ def test_a_disk_that_fills_up_does_not_end_the_run(loop, tmp_path, monkeypatch, 
         return call
 
     if where == "checkpoint":
-        monkeypatch.setattr("vpng.files.synchronise", no_space(synchronise))
+        monkeypatch.setattr("vpng.storage.files.synchronise", no_space(synchronise))
     else:
-        monkeypatch.setattr("vpng.training.logbook.os.fsync", no_space(os.fsync))
+        monkeypatch.setattr("vpng.run.logbook.os.fsync", no_space(os.fsync))
     with pytest.warns(RuntimeWarning, match=r"no checkpoint at step .* the run goes on.*No space"):
         result = run(loop, 40, tmp_path, callbacks=[full_at_ten])
     same_run(whole, result)
@@ -341,7 +341,7 @@ def test_older_checkpoints_stay_when_the_disk_stays_full(loop, tmp_path, monkeyp
     def refuse(*args, **kwargs):
         raise InputError("cannot be written: No space left on device.")
 
-    monkeypatch.setattr("vpng.training.checkpoint.write_archive", refuse)
+    monkeypatch.setattr("vpng.run.checkpoint.write_archive", refuse)
     with pytest.warns(RuntimeWarning, match="No space"):
         run(loop, 40, tmp_path, resume=True)
     assert steps_in(tmp_path) == [5, 10, 15]
@@ -404,8 +404,8 @@ def test_all_kinds_of_leaves_come_back(tmp_path):
     }
     identity = Identity.of(state, {}, lambda: 0)
     keep = Checkpoints(tmp_path)
-    Keeper(keep, identity, state, resume=False).write(1, state, 0.5, "CALLBACK")
-    found = Keeper(keep, identity, state, resume=True).found
+    CheckpointFolder(keep, identity, state, resume=False).write(1, state, 0.5, "CALLBACK")
+    found = CheckpointFolder(keep, identity, state, resume=True).found
     assert found is not None
     assert (found.seconds, found.ending) == (0.5, "CALLBACK")
     restored = jax.tree.leaves_with_path(found.state)

@@ -12,13 +12,9 @@ import numpy as np
 import pytest
 
 from vpng import Loop, Parameters, StopReason, optimizers
-from vpng.interrupts import (
-    InterruptedRunError,
-    deferred_interrupts,
-    stop_if_interrupted,
-    wait_for,
-)
 from vpng.problems import LinearLatent
+from vpng.run.interrupted import InterruptedRunError, stop_if_interrupted
+from vpng.runtime.interrupts import deferred_interrupts, wait_for
 from vpng.training import Checkpoints
 
 

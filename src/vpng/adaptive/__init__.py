@@ -1,6 +1,7 @@
 """Steps without a learning rate: the metric's own model of the loss, checked against the loss."""
 
 from vpng.adaptive.dense import AveragedDense
+from vpng.adaptive.eliminated import Eliminated
 from vpng.adaptive.geometry import AbstractGeometry, Evaluation, Objective, Particles, Prepared
 from vpng.adaptive.linearised import Linearised
 from vpng.adaptive.location_scale import Cholesky, LocationScale, PerCoordinate
@@ -15,6 +16,7 @@ __all__ = [
     "AdaptiveState",
     "AveragedDense",
     "Cholesky",
+    "Eliminated",
     "Evaluation",
     "Linearised",
     "LocationScale",

@@ -14,15 +14,14 @@ from vpng.adaptive.geometry import (
     NoiseHere,
     Prepared,
     Solved,
-    averaged,
     by_one_at_most,
     diagonal_floor,
-    mixed,
     products_of,
     unseen,
 )
 from vpng.adaptive.stiffness import Stiffness
 from vpng.curvature.base import MetricHere
+from vpng.numerics.moving_average import mixed, mixed_if_any
 from vpng.problem import Parameters
 from vpng.products import product
 
@@ -92,7 +91,7 @@ class AveragedDense(AbstractGeometry[Averaged]):
             seen = jnp.where(finite & (now > 0), now, state.seen)
             more = jnp.sqrt(jnp.maximum(seen / diagonal_floor(jnp.diagonal(matrix)), 1.0))
         else:
-            matrix, finite = averaged(state.matrix, here, weight)
+            matrix, finite = mixed_if_any(state.matrix, here, weight)
             seen, more = state.seen, jnp.ones(())
         _, unravel = ravel_pytree(params)
         stiff = self.stiffness.diagonal(params)

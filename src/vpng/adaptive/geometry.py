@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import equinox as eqx
@@ -16,6 +17,16 @@ from vpng.products import product
 State = TypeVar("State")
 
 
+class Block(IntEnum):
+    """Blocks of parameters that the metric does not couple, by their place among the blocks.
+
+    The first has the location and the model's parameters, or simply everything.
+    """
+
+    LOCATION = 0
+    SCALE = 1
+
+
 class Evaluation(NamedTuple):
     """The loss and its gradient at one point, with one draw of random numbers, per datum.
 
@@ -24,12 +35,14 @@ class Evaluation(NamedTuple):
         gradients: of the two halves, along the first axis of every leaf.
         scores: mean scores of the approximation over the same halves, or None.
         draws: gradients and scores of every particle in the coordinates of the metric, if known.
+        written: what the model wrote besides, such as mutable state; None for nothing.
     """
 
     losses: Float[Array, " K"]
     gradients: Parameters
     scores: Parameters | None
     draws: tuple[Float[Array, "K n"], Float[Array, "K n"]] | None = None
+    written: PyTree = None
 
 
 class Particles(NamedTuple):
@@ -147,7 +160,7 @@ class AbstractGeometry(eqx.Module, Generic[State]):
 
     def by_block(self, factors: Float[Array, " blocks"], tree: Parameters) -> Parameters:
         """The tree with every block multiplied by its own factor."""
-        return jax.tree.map(lambda leaf: factors[0] * leaf, tree)
+        return jax.tree.map(lambda leaf: factors[Block.LOCATION] * leaf, tree)
 
     @abstractmethod
     def init(self, params: Parameters) -> State:
@@ -179,25 +192,6 @@ def products_of(whitened: Float[Array, "k ..."]) -> Float[Array, "k k"]:
     """Inner products of arrays along the first axis."""
     flat = whitened.reshape(whitened.shape[0], -1)
     return product(flat, flat.T)
-
-
-def averaged(
-    old: Float[Array, "..."], new: Callable[[], Float[Array, "..."]], weight: Float[Array, ""]
-) -> tuple[Float[Array, "..."], Bool[Array, ""]]:
-    """The moving average, which a value that is not finite does not enter, and whether it was.
-
-    A new value of no weight is not computed.
-    """
-    fresh = lambda: mixed(old, new().astype(old.dtype), weight)
-    return jax.lax.cond(weight > 0, fresh, lambda: (old, jnp.ones((), bool)))
-
-
-def mixed(
-    old: Float[Array, "..."], new: Float[Array, "..."], weight: Float[Array, ""]
-) -> tuple[Float[Array, "..."], Bool[Array, ""]]:
-    """`averaged` of a value that is there already."""
-    finite = jnp.all(jnp.isfinite(new))
-    return jnp.where(finite, (1 - weight) * old + weight * new, old), finite
 
 
 def by_one_at_most(direction: Parameters, names: frozenset[str]) -> Float[Array, " 1"]:

@@ -33,18 +33,18 @@ from numpyro.distributions.transforms import Transform
 
 from vpng.adaptive.geometry import (
     AbstractGeometry,
+    Block,
     Evaluation,
     NoiseHere,
     Objective,
     Prepared,
     Solved,
-    averaged,
     diagonal_floor,
-    mixed,
     products_of,
     unseen,
 )
 from vpng.curvature.base import MetricHere
+from vpng.numerics.moving_average import mixed, mixed_if_any
 from vpng.problem import Parameters
 from vpng.products import product
 
@@ -277,7 +277,7 @@ class LocationScale(AbstractGeometry[Averages]):
 
     def evaluate(self, objective: Objective, params: Parameters) -> Evaluation:
         """All from the derivatives of every particle in its location: f_k, and S^-T eps_k."""
-        particles = objective.by_particle(*self._active(params))
+        particles = objective.by_particle(*self.centre(params))
         if particles is None:
             return objective.halves(params)
         constrained, _ = self._scale(params)
@@ -313,14 +313,15 @@ class LocationScale(AbstractGeometry[Averages]):
         return jnp.stack([jnp.full_like(size, jnp.inf), 1.0 / jnp.maximum(size, 1e-30)])
 
     def by_block(self, factors: Float[Array, " blocks"], tree: Parameters) -> Parameters:
+        location, scale = factors[Block.LOCATION], factors[Block.SCALE]
         variational = {
-            name: factors[int(name in self.scales)] * leaf
+            name: (scale if name in self.scales else location) * leaf
             for name, leaf in tree.variational.items()
         }
-        return Parameters(variational, jax.tree.map(lambda leaf: factors[0] * leaf, tree.model))
+        return Parameters(variational, jax.tree.map(lambda leaf: location * leaf, tree.model))
 
     def init(self, params: Parameters) -> Averages:
-        flat, _ = self._centre(params)
+        flat, _ = self._flat(params)
         zeros = jnp.zeros((flat.size, flat.size), flat.dtype)
         return Averages(zeros, zeros)
 
@@ -333,9 +334,9 @@ class LocationScale(AbstractGeometry[Averages]):
         weight: Float[Array, ""],
         noise: NoiseHere | None,
     ) -> Prepared[Averages]:
-        active, embed = self._active(params)
+        active, embed = self.centre(params)
         here = lambda: metric().restricted(active, embed).to_dense()
-        average, finite = averaged(state.metric, here, weight)
+        average, finite = mixed_if_any(state.metric, here, weight)
         constrained, unconstrain = self._scale(params)
         scale, split = self.kind.join(constrained)
         first = ravel_pytree(params.model)[0].size
@@ -358,9 +359,9 @@ class LocationScale(AbstractGeometry[Averages]):
         def solve(*gradients: Parameters) -> Solved:
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *gradients)
             scales = jax.vmap(whiten_scale)(stacked)
-            flat = jnp.stack([self._centre(gradient)[0] for gradient in gradients])
+            flat = jnp.stack([self._flat(gradient)[0] for gradient in gradients])
             centres = product(flat, factor.root.T)
-            _, unravel = self._centre(params)
+            _, unravel = self._flat(params)
             model, locations = unravel(product(centres[:1], factor.root)[0])
             moved = split(self.kind.unwhiten(latents, scale, scales[0]))
             _, raw = jax.jvp(unconstrain, (constrained,), (moved,))
@@ -368,14 +369,18 @@ class LocationScale(AbstractGeometry[Averages]):
             return Solved(direction, jnp.stack([products_of(centres), products_of(scales)]))
 
         def square(step: Parameters) -> Float[Array, ""]:
-            flat, _ = self._centre(step)
+            flat, _ = self._flat(step)
             _, motion = jax.jvp(self._constrain, (self._raw(params),), (self._raw(step),))
             of_scale = self.kind.square(matrix[first:, first:], scale, self.kind.join(motion)[0])
             return flat @ (matrix @ flat) + of_scale
 
         return Prepared(solve, square, Averages(average, loud), finite)
 
-    def _active(self, params: Parameters) -> tuple[tuple, Callable[[tuple], Parameters]]:
+    def num_latents(self, params: Parameters) -> int:
+        """Of all coordinates of the location and the model's parameters."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self._centre_of(params)))
+
+    def centre(self, params: Parameters) -> tuple[tuple, Callable[[tuple], Parameters]]:
         """The model's parameters and the location, and how to put others in their place."""
 
         def embed(centre: tuple) -> Parameters:
@@ -389,7 +394,7 @@ class LocationScale(AbstractGeometry[Averages]):
         # The latents last: the metric of L needs their trailing blocks.
         return tree.model, tuple(tree.variational[name] for name in self.locations)
 
-    def _centre(self, tree: Parameters) -> tuple[Array, Callable]:
+    def _flat(self, tree: Parameters) -> tuple[Array, Callable]:
         return ravel_pytree(self._centre_of(tree))
 
     def _joined(

@@ -56,7 +56,7 @@ class ManyLocations(LocationScale):
         weight: Float[Array, ""],
         noise: NoiseHere | None,
     ) -> Prepared[UnitState]:
-        operator = metric().restricted(*self._active(params))
+        operator = metric().restricted(*self.centre(params))
         constrained, unconstrain = self._scale(params)
         scale, split = self.kind.join(constrained)
         information = self.kind.information(scale)
@@ -66,7 +66,7 @@ class ManyLocations(LocationScale):
         diagonal = units.state.diagonal + units.spare
         of_scale = diagonal[first:] + information
         _, pull = jax.vjp(unconstrain, constrained)
-        _, unravel = self._centre(params)
+        _, unravel = self._flat(params)
 
         def whitened_scale(gradient: Parameters) -> Array:
             (pulled,) = pull(self._raw(gradient))
@@ -74,7 +74,7 @@ class ManyLocations(LocationScale):
 
         def solve(gradient: Parameters, apart: Parameters, *scores: Parameters) -> Solved:
             every = (gradient, apart, *scores)
-            rows = jnp.stack([self._centre(each)[0] for each in every])
+            rows = jnp.stack([self._flat(each)[0] for each in every])
             solved, carried = units.solve(rows[0], rows[1])
             # The scores' regression is content with the diagonal, which needs no solves.
             centres = products_of(rows * jax.lax.rsqrt(diagonal_floor(diagonal)))
@@ -88,7 +88,7 @@ class ManyLocations(LocationScale):
             return Solved(direction, jnp.stack([centres, products_of(scales)]), carried)
 
         def square(step: Parameters) -> Float[Array, ""]:
-            flat, _ = self._centre(step)
+            flat, _ = self._flat(step)
             _, motion = jax.jvp(self._constrain, (self._raw(params),), (self._raw(step),))
             moved = self.kind.join(motion)[0]
             of_centre = jnp.sum(operator.push(self._centre_of(step)) ** 2)

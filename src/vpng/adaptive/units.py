@@ -14,12 +14,16 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from vpng.adaptive.geometry import diagonal_floor, unseen
 from vpng.curvature import AbstractCurvature, Automatic, ConjugateGradient
-from vpng.findings import all_finite
 from vpng.fisher import FisherOperator
 from vpng.kronecker import AbstractKronecker
+from vpng.numerics.cost import SHORT_SOLVE
+from vpng.numerics.moving_average import mixed
 
 NUM_PROBES = 4
 """Random signs for the diagonal, each as dear as a gradient."""
+
+PRODUCTS_PER_STEP = 2 * (SHORT_SOLVE + 2) + NUM_PROBES // 2
+"""Two solves, each with its residual and its condition, and probes of half a product each."""
 
 SHORTEST = 0.1
 """Least weight of a step's diagonal in the average."""
@@ -27,7 +31,7 @@ SHORTEST = 0.1
 
 def by_shape() -> AbstractCurvature:
     """`vpng.auto()` for noisy gradients: conjugate gradients come sooner, and stop at one digit."""
-    return Automatic(dense_limit=500, iterative=ConjugateGradient(rtol=0.1, max_steps=30))
+    return Automatic(ConjugateGradient(rtol=0.1, max_steps=SHORT_SOLVE))
 
 
 class UnitState(NamedTuple):
@@ -60,12 +64,10 @@ class UnitState(NamedTuple):
         """With the diagonal of one more metric, and whether that was finite."""
         key = jax.random.fold_in(jax.random.key(0), self.step)
         found = _probed_diagonal(operator, key).astype(self.diagonal.dtype)
-        finite = all_finite(found)
-        now = finite & (found > 0)
         rate = jnp.maximum(1.0 / (self.seen + 1.0), SHORTEST).astype(found.dtype)
-        mixed = self.diagonal + rate * (found - self.diagonal)
-        diagonal = jnp.where(now, mixed, self.diagonal)
-        return self._replace(diagonal=diagonal, seen=self.seen + now, step=self.step + 1), finite
+        diagonal, finite = mixed(self.diagonal, found, rate, found > 0)
+        seen = self.seen + (finite & (found > 0))
+        return self._replace(diagonal=diagonal, seen=seen, step=self.step + 1), finite
 
 
 class InUnits(NamedTuple):

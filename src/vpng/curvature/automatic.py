@@ -1,38 +1,32 @@
 """The curvature that fits the shape of the problem."""
 
-import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
 from vpng.curvature.base import AbstractCurvature, MetricHere, Solution
 from vpng.curvature.conjugate_gradient import ConjugateGradient
 from vpng.curvature.direct import Dense, Dual
 from vpng.fisher.operator import FisherOperator
+from vpng.numerics import cost
 
 
 class Automatic(AbstractCurvature[Float[Array, " P"]]):
-    """`Dense`, `Dual` or `ConjugateGradient`, chosen by the numbers of rows and parameters.
+    """`Dense`, `Dual` or `ConjugateGradient`: the cheapest for this many rows and parameters.
 
     Attributes:
-        dense_limit: most parameters P for which P x P is formed.
-        dual_limit: most rows M for which M x M is formed.
-        factor_limit: most entries of the M x P factor that `Dual` forms.
-        iterative: used where both are larger.
+        iterative: used where a matrix would cost more than all the products that it may take.
     """
 
-    dense_limit: int = eqx.field(default=1500, static=True)
-    dual_limit: int = eqx.field(default=2000, static=True)
-    factor_limit: int = eqx.field(default=2**28, static=True)
     iterative: ConjugateGradient = ConjugateGradient()
 
     def chosen(self, operator: FisherOperator) -> AbstractCurvature:
         """The representation used for `operator`."""
         rows, parameters = operator.num_rows, operator.num_parameters
-        fits = rows <= self.dual_limit and rows * parameters <= self.factor_limit
-        if rows < parameters and fits:
-            return Dual()
-        if parameters <= self.dense_limit:
-            return Dense()
-        return self.iterative
+        place = cost.cheapest(
+            cost.dense(rows, parameters),
+            cost.dual(rows, parameters),
+            cost.products(self.iterative.most_products(parameters), rows, parameters),
+        )
+        return (Dense(), Dual(), self.iterative)[place]
 
     def init(self, parameters: PyTree) -> Float[Array, " P"]:
         return self.iterative.init(parameters)

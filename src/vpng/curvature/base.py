@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from vpng.checks import damping_value, floating_type, is_traced
+from vpng.checks import damping_value, floating_type
 from vpng.fisher.operator import FisherOperator
+from vpng.numerics.trees import is_traced
 
 State = TypeVar("State")
 

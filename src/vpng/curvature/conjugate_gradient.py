@@ -36,6 +36,10 @@ class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
         if self.max_steps is not None:
             positive_integer("max_steps", self.max_steps)
 
+    def most_products(self, num_parameters: int) -> int:
+        """The iteration limit as a number."""
+        return 10 * num_parameters if self.max_steps is None else self.max_steps
+
     def init(self, parameters: PyTree) -> Float[Array, " P"]:
         return jnp.zeros_like(ravel_pytree(parameters)[0])
 

@@ -18,7 +18,7 @@ from vpng.curvature.base import (
     relative_norm,
     solve_info,
 )
-from vpng.curvature.fallback import CLIPPED, by_products, clipped, fall_back, inverted, raised
+from vpng.curvature.fallback import CLIPPED, by_products, clipped, fall_back, inverted, more_damping
 from vpng.distributed.layout import by_columns
 from vpng.errors import expected
 
@@ -167,11 +167,11 @@ class Dual(_Direct):
 
         def fallen_back(inverse: Callable[..., Array], rows: Array) -> Array:
             gram = rows @ rows.T
-            more = raised(gram, mu)
+            more = more_damping(gram, mu)
             return (flat - rows.T @ inverse(gram, more, rows @ flat)) / more
 
         def iterated(rows: Array) -> Array:
-            more = raised(rows @ rows.T, mu)
+            more = more_damping(rows @ rows.T, mu)
             return by_products(lambda v: rows.T @ (rows @ v) + more * v, flat)
 
         def remainder(direction: Array) -> Array:
@@ -187,7 +187,8 @@ class Dual(_Direct):
             [partial(fallen_back, inverted), partial(fallen_back, clipped), iterated],
         )
         pivots = jnp.diagonal(factor)
-        condition = (jnp.max(pivots) / jnp.sqrt(mu)) ** 2
+        # Without any row F is zero, and mu I has a condition of one.
+        condition = (jnp.max(pivots, initial=jnp.sqrt(mu)) / jnp.sqrt(mu)) ** 2
         residual = relative_norm(remainder(direction), flat)
         info = solve_info(
             direction, residual, condition=condition, fallbacks=fallbacks, tolerance=TOLERANCE
@@ -206,7 +207,7 @@ def _or_fall_back(
 
     def solved(inverse: Callable[..., Array], factor: Array) -> Array:
         matrix = matrix_of(factor)
-        return inverse(matrix, raised(matrix, damping), gradient)
+        return inverse(matrix, more_damping(matrix, damping), gradient)
 
     def iterated(matrix: Array, damping: Array, vector: Array) -> Array:
         return by_products(lambda v: matrix @ v + damping * v, vector)

@@ -1,18 +1,15 @@
-"""What is tried when a factorisation fails: more damping, clipped eigenvalues, products alone.
-
-Rounding can make a damped matrix indefinite. The attempts are made in turn until one is finite;
-none costs anything while the factorisation works.
-"""
+"""What is tried when a factorisation fails: more damping, clipped eigenvalues, products alone."""
 
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from vpng.curvature.truncated import truncated_conjugate_gradient
-from vpng.findings import all_finite
+from vpng.numerics import trees
+from vpng.numerics.repairs import first_finite, raised
 
 CLIPPED = 2
 """The place of clipped eigenvalues among the fallbacks."""
@@ -20,10 +17,12 @@ CLIPPED = 2
 MAX_PRODUCTS = 100
 
 
-def raised(matrix: Float[Array, "n n"], damping: Float[Array, ""] | float) -> Float[Array, ""]:
-    """Ten times the damping, and what rounding may have taken from the eigenvalues."""
+def more_damping(
+    matrix: Float[Array, "n n"], damping: Float[Array, ""] | float
+) -> Float[Array, ""]:
+    """The damping of every attempt after the first."""
     largest = jnp.max(jnp.sum(jnp.abs(matrix), axis=1), initial=0.0)
-    return 10.0 * damping + 10.0 * jnp.finfo(matrix.dtype).eps * largest
+    return raised(damping, largest, matrix.dtype)
 
 
 def inverted(
@@ -50,35 +49,22 @@ def fall_back(
 ) -> tuple[Float[Array, " n"], Int[Array, ""]]:
     """`direction`, or that of the first attempt that is finite, and the number of attempts.
 
-    A loop, not a conditional: vectorised over runs it costs nothing either while none fails.
-
     Args:
         direction: of the factorisation.
         factor: F or rows of it; if it is not finite there is nothing to attempt.
         gradient: nor if this is not.
         attempts: in their order, functions of `factor`.
     """
+    able = trees.all_finite((factor, gradient))
 
-    def failing(carry: tuple[Array, Array]) -> Bool[Array, ""]:
-        direction, count = carry
-        return ~all_finite(direction) & (count < len(attempts))
-
-    def attempt(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        direction, count = carry
-        able = all_finite(factor) & all_finite(gradient)
+    def attempt(count: Int[Array, ""]) -> Float[Array, " n"]:
         # Tied to the count, or the compiler would see that the attempts are the same in every turn
         # and make all of them before the loop.
         here, count = jax.lax.optimization_barrier((factor, count))
-        # Nothing but the first is evaluated for a matrix that is not finite.
-        found = jax.lax.switch(jnp.where(able, count, 0), attempts, here)
-        return (
-            jnp.where(able, found, direction).astype(direction.dtype),
-            jnp.where(able, count + 1, len(attempts)),
-        )
+        return jax.lax.switch(count, attempts, here).astype(direction.dtype)
 
-    start = (direction, jnp.zeros((), jnp.int32))
-    direction, count = jax.lax.while_loop(failing, attempt, start)
-    return direction, count
+    found, _, count = first_finite(direction, attempt, jnp.where(able, len(attempts), 0))
+    return found, count
 
 
 def by_products(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from vpng.objective import ELBO, Estimate, estimate_of
-from vpng.problem import Parameters, Problem
+from vpng.problem import AbstractProblem, Parameters
 
 if TYPE_CHECKING:
     from numpyro.infer import elbo
@@ -40,7 +40,7 @@ class OwnBound(NamedTuple):
         batch: its data.
     """
 
-    problem: Problem
+    problem: AbstractProblem
     batch: PyTree
 
     def loss(

@@ -18,7 +18,7 @@ from vpng.diagnostics.landscape import Landscape
 from vpng.diagnostics.spectrum import Spectrum, spectrum_of
 from vpng.errors import InputError, expected
 from vpng.fisher import AbstractMetric, FisherOperator, Predictive, Variational
-from vpng.problem import Parameters, Problem, check_problem
+from vpng.problem import AbstractProblem, Parameters, check_problem
 from vpng.transform import precondition, scale_by_natural_gradient
 
 RELATIVE_DAMPING = 1e-6
@@ -38,7 +38,7 @@ class _Point(NamedTuple):
         bound: the ELBO.
     """
 
-    problem: Problem
+    problem: AbstractProblem
     parameters: Parameters
     batch: PyTree
     metric: AbstractMetric
@@ -50,20 +50,20 @@ class _Point(NamedTuple):
 
         Nor where no latent has an approximation.
         """
-        return bool(jax.tree.leaves(self.parameters.variational)) and getattr(
-            self.problem, "held_density", True
+        return (
+            bool(jax.tree.leaves(self.parameters.variational)) and self.problem.has_held_density()
         )
 
     @property
     def has_weights(self) -> bool:
         """Whether p(x, z) / q(z) can be had: not where the loss sums over latents of the model."""
-        return not getattr(self.problem, "summed_names", ())
+        return not self.problem.sums_over_latents()
 
 
 @overload
 def diagnose(
     rng_key: PRNGKeyArray,
-    model: Problem,
+    model: AbstractProblem,
     guide: Parameters,
     batch: PyTree,
     /,
@@ -137,7 +137,7 @@ def diagnose(
     if not isinstance(loss, ELBO | None):
         raise expected("loss", "a NumPyro objective such as TraceEnum_ELBO()", type(loss).__name__)
     setup_key, draw_key = jax.random.split(rng_key)
-    if isinstance(model, Problem):
+    if isinstance(model, AbstractProblem):
         named = {"params": params, "loss": loss}
         foreign = sorted([*kwargs, *(name for name, value in named.items() if value is not None)])
         if foreign or len(args) != 1:

@@ -8,7 +8,7 @@ import numpy as np
 
 from vpng.diagnostics.landscape import Landscape
 from vpng.diagnostics.spectrum import Spectrum
-from vpng.files import write_atomically
+from vpng.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

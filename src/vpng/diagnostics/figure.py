@@ -6,8 +6,9 @@ import numpy as np
 
 from vpng.diagnostics.diagnosis import Diagnosis
 from vpng.diagnostics.landscape import plane
-from vpng.experiments.figures import line_look, look
-from vpng.experiments.methods import Method
+from vpng.extras import Extra, require
+from vpng.plot.look import line_look, look
+from vpng.plot.methods import Method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ RESOLUTION = 41
 
 def draw(diagnosis: Diagnosis) -> "Figure":
     """The figure, drawn without pyplot: no window, no backend is touched."""
+    require("Diagnosis.plot", Extra.PLOT)
     from matplotlib.figure import Figure
 
     with look():

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from vpng.problem import Parameters, Problem
+from vpng.problem import AbstractProblem, Parameters
 
 
 def log_weight(
-    problem: Problem, parameters: Parameters, rng_key: PRNGKeyArray, batch: PyTree
+    problem: AbstractProblem, parameters: Parameters, rng_key: PRNGKeyArray, batch: PyTree
 ) -> Float[Array, ""]:
     """Log p(x, z) - log q(z) at one draw z ~ q; a batch stands for all data."""
     noise = problem.noise(rng_key, batch)
@@ -23,7 +23,7 @@ def log_weight(
 
 def k_hat(
     rng_key: PRNGKeyArray,
-    problem: Problem,
+    problem: AbstractProblem,
     parameters: Parameters,
     batch: PyTree,
     *,

@@ -10,15 +10,14 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from vpng.fisher import FisherOperator
+from vpng.numerics import cost
 
-MATRIX_LIMIT = 1500
-"""Most rows of a matrix whose eigenvalues are all computed."""
-FACTOR_LIMIT = 2**26
-"""Most entries of the M x P factor that is formed."""
 NUM_LEADING = 20
 """Eigenvalues of a metric that is too large for a matrix."""
 NUM_PROBES = 30
 """Random signs for the traces of such a metric."""
+NUM_PRODUCTS = 250
+"""As many as the leading eigenvalues and the traces take at most."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,13 @@ def spectrum_of(operator_at: Callable[[PyTree], FisherOperator], parameters: PyT
 
 def _small_matrix(operator: FisherOperator) -> Float[Array, "n n"] | None:
     rows, parameters = operator.num_rows, operator.num_parameters
-    if parameters <= MATRIX_LIMIT:
+    shorter = min(rows, parameters)
+    leading = cost.products(NUM_PRODUCTS, shorter, shorter)
+    if cost.cheapest(cost.eigenvalues(shorter), leading) == 1:
+        return None
+    if parameters == shorter:
         return operator.to_dense()
-    if rows <= MATRIX_LIMIT and rows * parameters <= FACTOR_LIMIT:
+    if cost.gram_at_once(parameters, rows).fits:
         factor = operator.rows()
         return factor @ factor.T
     return None

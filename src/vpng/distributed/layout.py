@@ -15,6 +15,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from vpng.errors import expected
+from vpng.runtime.blas_threads import limit_blas_threads
+from vpng.runtime.compilation import USUAL_STEPS
+from vpng.runtime.programs import compiled_program
 
 
 class AbstractPlacement(eqx.Module):
@@ -119,18 +122,6 @@ class Layout:
         is_array = lambda leaf: isinstance(leaf, jax.Array | np.ndarray)
         return jax.tree.map(lambda leaf: placed(leaf) if is_array(leaf) else leaf, arguments)
 
-    def jitted(
-        self, function: Callable[..., tuple[PyTree, PyTree]], state: PyTree
-    ) -> Callable[..., tuple[PyTree, PyTree]]:
-        """A function of a state, and whatever else, that returns the next state and a report."""
-        program = jax.jit(function, out_shardings=(self.state_shardings(state), self.everywhere))
-
-        def call(*arguments: PyTree) -> tuple[PyTree, PyTree]:
-            with self.active():
-                return program(*arguments)
-
-        return call
-
     def state_shardings(self, state: PyTree) -> PyTree:
         """The sharding of every array of a state: as `parameters` says."""
 
@@ -199,7 +190,12 @@ def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def as_layout(mesh: Mesh | Layout | None) -> Layout | None:
-    """A mesh as a layout with a copy of the parameters on every device."""
+    """A mesh as a layout with a copy of the parameters on every device.
+
+    Every run asks here when it is set up, so this also limits SciPy's BLAS to one thread, see
+    `vpng.runtime.blas_threads`.
+    """
+    limit_blas_threads()
     if mesh is None or isinstance(mesh, Layout):
         return mesh
     return Layout(mesh)
@@ -210,21 +206,26 @@ def compiled(
     function: Callable[..., PyTree],
     *arguments: PyTree,
     results: Callable[[Layout, PyTree], PyTree] = lambda layout, shapes: layout.everywhere,
+    num_steps: int = USUAL_STEPS,
 ) -> Callable[..., PyTree]:
     """`function` compiled for the shapes of `arguments`, on one device or on a mesh.
 
     Args:
         layout: None for one device.
-        function: what is compiled.
+        function: what is compiled; see `compiled_program`.
         *arguments: placed already.
         results: layout, shapes of the results -> their shardings; a copy everywhere by default.
+        num_steps: as in `compiled_program`.
     """
     if layout is None:
-        return jax.jit(function).lower(*arguments).compile()
+        return compiled_program(function, *arguments, num_steps=num_steps)
     with layout.active():
-        shapes = jax.eval_shape(function, *arguments)
-        program = jax.jit(function, out_shardings=results(layout, shapes))
-        return program.lower(*arguments).compile()
+        return compiled_program(
+            function,
+            *arguments,
+            out_shardings=lambda shapes: results(layout, shapes),
+            num_steps=num_steps,
+        )
 
 
 def _put(leaf: Any, sharding: NamedSharding) -> Array:

@@ -14,7 +14,7 @@ from vpng.fisher.entropy import entropy_rows
 from vpng.fisher.estimator import AbstractEstimator, Exact, weighted
 from vpng.fisher.operator import Bottleneck, ByDatum, FisherOperator
 from vpng.fisher.whiten import Whitened
-from vpng.problem import Parameters, Problem, Site
+from vpng.problem import AbstractProblem, Parameters, Site
 
 
 class AbstractMetric(eqx.Module):
@@ -25,7 +25,7 @@ class AbstractMetric(eqx.Module):
 
     @abstractmethod
     def operator(
-        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+        self, problem: AbstractProblem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
         """The metric's matrix, per datum, as a lazy operator on `Parameters`."""
 
@@ -58,7 +58,7 @@ class Predictive(AbstractMetric):
             positive_integer("max_data", self.max_data)
 
     def operator(
-        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+        self, problem: AbstractProblem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
         def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
             return problem.latent_for_sites(parameters, noise, batch), parameters.model
@@ -93,7 +93,7 @@ class Variational(AbstractMetric):
             positive_integer("max_data", self.max_data)
 
     def operator(
-        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+        self, problem: AbstractProblem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
         def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
             frozen = jax.lax.stop_gradient(parameters.variational)
@@ -129,7 +129,7 @@ class BayesianNetwork(AbstractMetric):
         of_kind("estimator", self.estimator, AbstractEstimator, "one such as Exact() or Sampled()")
 
     def operator(
-        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+        self, problem: AbstractProblem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
         def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
             return problem.latent_for_sites(parameters, noise, batch), parameters.model
@@ -164,7 +164,7 @@ class Divergence(AbstractMetric):
         of_kind("estimator", self.estimator, AbstractEstimator, "one such as Exact() or Sampled()")
 
     def operator(
-        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+        self, problem: AbstractProblem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
         def middle(parameters: Parameters, noise: PyTree, batch: PyTree) -> PyTree:
             model = jax.lax.stop_gradient(parameters.model)
@@ -191,7 +191,7 @@ class Divergence(AbstractMetric):
 
 
 def _prior_sites(
-    problem: Problem, model: PyTree, latent: PyTree, batch: PyTree, *, roots: bool
+    problem: AbstractProblem, model: PyTree, latent: PyTree, batch: PyTree, *, roots: bool
 ) -> list[Site]:
     sites = problem.prior_sites(model, latent, batch)
     kept = problem.roots(model, latent, batch)
@@ -209,7 +209,7 @@ class Sum(AbstractMetric):
     terms: tuple[AbstractMetric, ...]
 
     def operator(
-        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+        self, problem: AbstractProblem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
         streams = [getattr(term, "stream", type(term)) for term in self.terms]
         operators = []
@@ -228,7 +228,7 @@ def _terms(metric: AbstractMetric) -> tuple[AbstractMetric, ...]:
 
 def _operator(
     metric: Predictive | Variational | BayesianNetwork | Divergence,
-    problem: Problem,
+    problem: AbstractProblem,
     parameters: Parameters,
     batch: PyTree,
     rng_key: PRNGKeyArray,

@@ -14,14 +14,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from vpng.fisher.whiten import Whitened
+from vpng.numerics import cost
 from vpng.problem import leaves_in_use
 from vpng.products import product
-
-_DENSE_FROM_ROWS_LIMIT = 2**26
-"""Largest M x P factor (entries) that `to_dense` builds; beyond it columns are made by products."""
-
-_PAIRS_LIMIT = 2**22
-"""Largest M x d^2 matrix (entries) of products of pairs of columns."""
 
 _IN_PARTS_FROM = 32
 """Smallest number of columns for which a Jacobian is made in parts."""
@@ -178,13 +173,14 @@ class Bottleneck(NamedTuple):
 def _weighted_grams(
     weights: Float[Array, "K M"], jacobian: Float[Array, "M d"]
 ) -> Float[Array, "K d d"]:
-    """J^T diag(w_k^2) J for every k: one product, if that does not take much memory."""
+    """J^T diag(w_k^2) J for every k: one product with all pairs of columns, if those are few."""
     num_rows, size = jacobian.shape
     # Of order one each: squares may overflow or vanish where the products of both do not.
     sizes = _largest(weights, axis=1) * _largest(jacobian, axis=0)
     squares = (weights / _largest(weights, axis=1)) ** 2
     jacobian = jacobian / _largest(jacobian, axis=0)
-    if num_rows * size**2 <= _PAIRS_LIMIT:
+    # M d^2 products of pairs go through the memory, or K M d weighted columns.
+    if size < len(weights):
         pairs = (jacobian[:, :, None] * jacobian[:, None, :]).reshape(num_rows, -1)
         grams = (squares @ pairs).reshape(-1, size, size)
     else:
@@ -225,7 +221,8 @@ def _sum_of_squares(
     """The sum of squares of every column of the Jacobian, of which a few rows are there at once."""
     flat, unravel = ravel_pytree(parameters)
     rows, pull = jax.vjp(lambda vector: row_function(unravel(vector)).ravel(), flat)
-    at_once = max(1, min(rows.size, _DENSE_FROM_ROWS_LIMIT // flat.size))
+    one = cost.jacobian(1, flat.size)
+    at_once = max(1, min(rows.size, int(cost.MEMORY_BUDGET // one.memory)))
 
     def add(index: Array, total: Array) -> Array:
         places = index * at_once + jnp.arange(at_once)
@@ -321,21 +318,23 @@ class FisherOperator:
         if middle is not None and middle.is_cheaper(self.parameters):
             return middle.gram(self.parameters)
         traced = Traced.of(self.row_function, self.parameters)
-        if traced.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
+        if cost.gram_at_once(traced.num_rows, self.num_parameters).fits:
             factor = traced.jacobian() if self.by_datum is None else self.factor()
             return product(factor.T, factor)
         flat, unravel = ravel_pytree(self.parameters)
         basis = jnp.eye(flat.size, dtype=flat.dtype)
         times = self.product()
-        return jax.lax.map(lambda e: ravel_pytree(times(unravel(e)))[0], basis, batch_size=16)
+        column = lambda one_hot: ravel_pytree(times(unravel(one_hot)))[0]
+        return jax.lax.map(column, basis, batch_size=cost.COLUMNS_AT_ONCE)
 
     def diagonal(self) -> Float[Array, "P"]:
         """The diagonal of F."""
         if self.terms:
             return sum(term.diagonal() for term in self.terms)
-        if self.num_parameters**2 <= _DENSE_FROM_ROWS_LIMIT and self.bottleneck is not None:
+        size = self.num_parameters
+        if self.bottleneck is not None and cost.matrix_product(size, size, size).fits:
             return jnp.diagonal(self.to_dense())
-        if self.num_rows * self.num_parameters <= _DENSE_FROM_ROWS_LIMIT:
+        if cost.jacobian(self.num_rows, size).fits:
             return jnp.sum(self.factor() ** 2, axis=0)
         by_datum = self.by_datum
         if by_datum is None:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vpng.kronecker.statistics import Statistics
+from vpng.numerics.moving_average import mixed
 
 
 class Averages(NamedTuple):
@@ -40,9 +41,5 @@ class Averages(NamedTuple):
             decay: the weight of what was known; None to forget it.
         """
         kept = 0.0 if decay is None else decay
-        finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(new)]).all()
-        mixed = jax.tree.map(lambda old, now: kept * old + (1 - kept) * now, self.sums, new)
-        weight = kept * self.weight + (1 - kept)
-        return jax.tree.map(
-            lambda old, now: jnp.where(finite, now, old), self, Averages(mixed, weight)
-        )
+        found, _ = mixed(self, Averages(new, jnp.ones_like(self.weight)), 1 - kept)
+        return found

@@ -12,17 +12,17 @@ from vpng.kronecker import layout
 from vpng.kronecker.layout import Index
 from vpng.kronecker.product import AbstractProduct, product_of
 from vpng.kronecker.program import Equation, Program, Slot, trace
-from vpng.kronecker.structure import Layer, Other, Structure, by_path, visible
-from vpng.problem import Parameters, Problem, check_problem
+from vpng.kronecker.structure import DENSE_LIMIT, Layer, Other, Structure, by_path, visible
+from vpng.problem import AbstractProblem, Parameters, check_problem
 
 
 def discover(
-    problem: Problem,
+    problem: AbstractProblem,
     parameters: Parameters,
     batch: PyTree,
     metric: AbstractMetric | None = None,
     *,
-    dense_limit: int = 500,
+    dense_limit: int = DENSE_LIMIT,
 ) -> Structure:
     """The blocks that a Kronecker-factored curvature of `metric` consists of.
 
@@ -80,7 +80,7 @@ class Traced:
     uses: dict[str, tuple[Use, ...]]
 
 
-def look_at(operator: FisherOperator, *, dense_limit: int = 500) -> Traced:
+def look_at(operator: FisherOperator, *, dense_limit: int = DENSE_LIMIT) -> Traced:
     """Trace the rows of `operator` and find their layers."""
     program = trace(operator.row_function, operator.parameters)
     leaves = by_path(operator.parameters)

@@ -19,12 +19,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
 from vpng.errors import InputError, expected
-from vpng.findings import Findings, all_finite, joined
+from vpng.findings import Findings, joined
 from vpng.fisher import AbstractMetric, Predictive, Probed
 from vpng.kronecker.inverses import eigendecompositions
 from vpng.kronecker.statistics import Factors, statistics
 from vpng.kronecker.structure import Layer, Structure, by_path, with_leaves
-from vpng.problem import Parameters, Problem
+from vpng.numerics.trees import all_finite
+from vpng.problem import AbstractProblem, Parameters
 
 BASES = "eigenvectors of the Fisher factors"
 
@@ -81,7 +82,7 @@ class AbstractSource(eqx.Module):
     @abstractmethod
     def factors(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         structure: Structure,
         params: Parameters,
         gradient: Parameters,
@@ -102,7 +103,7 @@ class FisherFactors(AbstractSource):
 
     def factors(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         structure: Structure,
         params: Parameters,
         gradient: Parameters,
@@ -117,7 +118,7 @@ class GradientFactors(AbstractSource):
 
     def factors(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         structure: Structure,
         params: Parameters,
         gradient: Parameters,
@@ -150,7 +151,7 @@ class EigenbasisState(NamedTuple):
 
 
 def in_eigenbasis(
-    problem: Problem,
+    problem: AbstractProblem,
     structure: Structure,
     rule: optax.GradientTransformation,
     *,
@@ -321,7 +322,7 @@ def leading_eigenvectors(factor: Float[Array, "n n"], rank: int) -> Float[Array,
 
 
 def _fixed_bases(
-    problem: Problem,
+    problem: AbstractProblem,
     structure: Structure,
     calibration: PyTree | None,
     parameters: Parameters | None,
@@ -337,7 +338,7 @@ def _fixed_bases(
 
 @eqx.filter_jit
 def _leading_bases(
-    problem: Problem,
+    problem: AbstractProblem,
     structure: Structure,
     parameters: Parameters,
     batch: PyTree,

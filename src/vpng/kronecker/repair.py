@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from vpng.findings import Findings, all_finite
+from vpng.findings import Findings
 from vpng.kronecker.statistics import Factors, Statistics
+from vpng.numerics import trees
+from vpng.numerics.repairs import first_finite, raised, without_negative
 
 NUM_ATTEMPTS = 3
 """Plainly, with more damping, and with clipped eigenvalues too."""
@@ -29,7 +31,7 @@ def factor_findings(statistics: Statistics) -> Findings:
     named += [
         (f"Fisher diagonal of {path}", leaf) for path, leaf in sorted(statistics.diagonal.items())
     ]
-    flags = [~_tree_finite(tree) for _, tree in named]
+    flags = [~trees.all_finite(tree) for _, tree in named]
     return Findings.of([name for name, _ in named], flags)
 
 
@@ -52,37 +54,22 @@ def inverted_or_repaired(
     """
     factors = [leaf for leaf in jax.tree.leaves(statistics.layers) if leaf.ndim == 2]
     traces = [jnp.trace(factor) for factor in [*factors, statistics.dense]]
-    rounding = jnp.finfo(damping.dtype).eps * jnp.max(jnp.stack(traces))
+    more = raised(damping, jnp.max(jnp.stack(traces)), damping.dtype)
 
-    def failing(carry: tuple[Inverse, Array, Array]) -> Bool[Array, ""]:
-        _, finite, count = carry
-        return ~finite & (count < NUM_ATTEMPTS)
-
-    def attempt(carry: tuple[Inverse, Array, Array]) -> tuple[Inverse, Array, Array]:
-        _, _, count = carry
+    def attempt(count: Int[Array, ""]) -> Inverse:
+        # One inversion for all attempts: of many layers it is most of the program.
         seen = jax.lax.cond(count < 2, lambda: statistics, lambda: _clipped(statistics))
-        more = jnp.where(count == 0, damping, 100.0 * (damping + rounding))
-        found = invert(seen, more.astype(damping.dtype))
-        return found, _tree_finite(found), count + 1
+        return invert(seen, jnp.where(count == 0, damping, more).astype(damping.dtype))
 
-    start = (old, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
-    found, finite, count = jax.lax.while_loop(failing, attempt, start)
-    kept = jax.tree.map(lambda new, before: jnp.where(finite, new, before), found, old)
-    return kept, finite, count - 1
+    found, finite, count = first_finite(old, attempt, NUM_ATTEMPTS, good=False)
+    return trees.where(finite, found, old), finite, count - 1
 
 
 def _clipped(statistics: Statistics) -> Statistics:
     """The statistics with eigenvalues below zero taken as zero."""
 
     def clip(factor: Array) -> Array:
-        if factor.ndim != 2:
-            return jnp.maximum(factor, 0.0)
-        values, vectors = jnp.linalg.eigh(factor)
-        return (vectors * jnp.maximum(values, 0.0)) @ vectors.T
+        return without_negative(factor) if factor.ndim == 2 else jnp.maximum(factor, 0.0)
 
     layers = {name: Factors(*map(clip, factors)) for name, factors in statistics.layers.items()}
     return statistics._replace(layers=layers, dense=clip(statistics.dense))
-
-
-def _tree_finite(tree: PyTree) -> Bool[Array, ""]:
-    return jnp.all(jnp.stack([all_finite(leaf) for leaf in jax.tree.leaves(tree)]))

@@ -12,6 +12,10 @@ from jaxtyping import Array, Float, PyTree
 
 from vpng.errors import InputError
 from vpng.findings import path_name
+from vpng.numerics.cost import SHORT_SOLVE, largest_formed
+
+DENSE_LIMIT = largest_formed(SHORT_SOLVE)
+"""Most parameters in no layer whose block is factorised, as it is at every refresh."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class Structure:
     layers: tuple[Layer, ...]
     others: tuple[Other, ...]
     outputs: tuple[str, ...]
-    dense_limit: int = 500
+    dense_limit: int = DENSE_LIMIT
 
     @property
     def dense(self) -> frozenset[str]:

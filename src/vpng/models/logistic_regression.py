@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from vpng import optimizers
 from vpng.checks import damping_value, finite_scalar, positive_integer
 from vpng.errors import expected
+from vpng.models.corrected import corrected
 from vpng.models.saved import SavedModel
 from vpng.objective import ELBO
 from vpng.problems import Labelled, LogisticRegression
@@ -24,8 +25,9 @@ from vpng.training import Loop
 
 
 class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
-    """Two classes, weights w ~ N(0, prior_scale^2 I), a mean-field normal posterior.
+    """Two classes, weights w ~ N(0, prior_scale^2 I), a normal posterior.
 
+    A factorised approximation is fitted, and its covariance corrected by linear response.
     Probabilities are averages over the posterior, so that they know what the data do not say.
 
     Args:
@@ -42,7 +44,8 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
         classes_: the two labels.
         coef_: the posterior means, `[1, n_features_in_]`.
         intercept_: that of the constant, `[1]`.
-        coef_scale_: the posterior standard deviations of the weights, the constant's last.
+        coef_covariance_: the posterior covariance of the weights, the constant's last.
+        coef_scale_: their posterior standard deviations.
         history_: the loss during training.
     """
 
@@ -105,7 +108,8 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
         start = loop.init(problem.init(init_key, data.covariates.shape[1]), run_key)
         result = loop.run(start, self.num_steps, progress=self.progress)
         found = result.params.variational
-        self._adopt(np.asarray(found.loc), np.exp(np.asarray(found.log_scale)))
+        own = np.asarray(found.loc), np.exp(np.asarray(found.log_scale))
+        self._adopt(*corrected(problem, data, *own))
         self.history_ = result.history.to_dict()
         return self
 
@@ -133,13 +137,14 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
         """Mean and standard deviation of x . w under the posterior."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float32, reset=False).astype(np.float64)
-        scales = self.coef_scale_.astype(np.float64)
-        variance = (X**2) @ scales[: X.shape[1]] ** 2 + (scales[X.shape[1] :] ** 2).sum()
+        rows = np.column_stack([X, np.ones(len(X))]) if self.fit_intercept else X
+        variance = np.sum(rows @ self.coef_covariance_.astype(np.float64) * rows, axis=1)
         return X @ self.coef_[0] + self.intercept_[0], np.sqrt(variance)
 
-    def _adopt(self, loc: np.ndarray, scale: np.ndarray) -> None:
+    def _adopt(self, loc: np.ndarray, covariance: np.ndarray) -> None:
         width = self.n_features_in_
-        self.coef_, self.coef_scale_ = loc[None, :width], scale
+        self.coef_, self.coef_covariance_ = loc[None, :width], covariance
+        self.coef_scale_ = np.sqrt(np.diagonal(covariance))
         self.intercept_ = loc[width:] if self.fit_intercept else np.zeros(1, loc.dtype)
 
     def _fitted_arrays(self) -> dict[str, np.ndarray]:
@@ -147,17 +152,20 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
         labels = self.classes_
         if labels.dtype == object:
             labels = np.array([str(label) for label in labels])
-        return {"loc": loc, "scale": self.coef_scale_, "classes": labels}
+        return {"loc": loc, "covariance": self.coef_covariance_, "classes": labels}
 
     def _restore(self, arrays: dict[str, np.ndarray]) -> None:
-        loc, scale, self.classes_ = arrays["loc"], arrays["scale"], arrays["classes"]
-        if loc.ndim != 1 or loc.shape != scale.shape or self.classes_.shape != (2,):
-            wanted = "means and deviations of one length, and two classes"
-            raise expected("arrays", wanted, f"{loc.shape}, {scale.shape}, {self.classes_.shape}")
-        if not (np.isfinite(loc).all() and np.isfinite(scale).all()):
-            raise expected("arrays", "finite means and deviations", "NaN or infinity among them")
+        loc, covariance, self.classes_ = arrays["loc"], arrays["covariance"], arrays["classes"]
+        if loc.ndim != 1 or covariance.shape != 2 * loc.shape or self.classes_.shape != (2,):
+            wanted = "means, their covariance and two classes"
+            got = f"{loc.shape}, {covariance.shape}, {self.classes_.shape}"
+            raise expected("arrays", wanted, got)
+        if not (np.isfinite(loc).all() and np.isfinite(covariance).all()):
+            raise expected("arrays", "finite means and covariances", "NaN or infinity among them")
+        if not (np.diagonal(covariance) > 0).all():
+            raise expected("arrays", "variances above zero", "others")
         self.n_features_in_ = len(loc) - int(self.fit_intercept)
-        self._adopt(loc, scale)
+        self._adopt(loc, covariance)
 
 
 @lru_cache(maxsize=16)

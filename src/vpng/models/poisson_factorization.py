@@ -12,15 +12,16 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from vpng.checks import finite_scalar, positive_integer
-from vpng.datasets import Ratings, rating_matrix
 from vpng.errors import expected
 from vpng.models.amortised import AmortisedEstimator, Setup
 from vpng.problems import (
     Counted,
     MatrixFactorization,
+    Ratings,
     counted,
     expected_counts,
     leading_directions,
+    rating_matrix,
 )
 
 _MOST_BYTES = 2**33
@@ -124,7 +125,7 @@ class PoissonFactorization(AmortisedEstimator):
         """`fit` to the paper's matrix of ratings, and keep the items' ids.
 
         Args:
-            ratings: from `vpng.datasets`.
+            ratings: from `vpng.paper.datasets`.
             min_ratings: what an item needs to be in the model.
         """
         matrix = rating_matrix(ratings, min_ratings=min_ratings)

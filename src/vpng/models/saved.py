@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import PyTree
 from sklearn.utils.validation import check_is_fitted
 
-from vpng.archive import read_archive, write_archive
 from vpng.errors import expected
+from vpng.storage.archive import read_archive, write_archive
 
 
 class SavedModel:

@@ -8,12 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
+from numpyro.infer.svi import SVIState
 
 from vpng.adaptive import AdaptiveState
-from vpng.findings import Findings, all_finite, is_floating, joined
+from vpng.findings import Findings, is_floating, joined
+from vpng.numerics.trees import all_finite
 from vpng.numpyro.evaluation import Losses
 from vpng.numpyro.problem import Call, TracedProblem, is_observation, log_density
+from vpng.numpyro.steps import Carried
 from vpng.problem import Parameters
+from vpng.run.outcome import Outcome, StopReason
 
 NUM_DRAWS = 20
 
@@ -40,6 +44,23 @@ MIN_STEPS = 200
 
 FAR_NATS = 1.0
 """For each parameter; where the guide fits, the noise of a gradient is worth less."""
+
+
+STUCK = (
+    "The run stopped after {done} steps: something was not finite in the last of them, and no step "
+    "could be taken. What is not finite: the {cause.parts}. The parameters returned are the last "
+    "good ones. {cause.advice}."
+)
+
+DROPPED = (
+    "{count} of {done} steps had a loss that was not finite and were dropped. What is not finite: "
+    "the {cause.parts}. {cause.advice}."
+)
+
+EXPLODED = (
+    "{count} times in {done} steps the loss exploded, and the run went back to a good point with "
+    "shorter steps. Use a smaller learning rate, or leave optim out: the automatic rule has none."
+)
 
 
 class Cause(NamedTuple):
@@ -89,6 +110,30 @@ def cause_at(rng_key: PRNGKeyArray, losses: Losses, parameters: Parameters, call
     )
 
 
+def remarks_on(
+    outcome: Outcome[Carried], cause: Callable[[SVIState], Cause], problem: TracedProblem
+) -> list[str]:
+    """What a user should know of how a run went, in words.
+
+    Args:
+        outcome: of the run.
+        cause: finds what is not finite at a state.
+        problem: of the run.
+    """
+    reached, reason = outcome.reached.state, outcome.stop_reason
+    done, found = len(outcome.history.step_losses), []
+    if reason is StopReason.NOT_FINITE:
+        found.append(STUCK.format(done=done, cause=cause(reached)))
+    elif outcome.rejected:
+        count = outcome.rejected
+        found.append(DROPPED.format(count=count, done=done, cause=cause(reached)))
+    if outcome.exploded:
+        found.append(EXPLODED.format(count=outcome.exploded, done=done))
+    if reason not in (StopReason.NOT_FINITE, StopReason.INTERRUPTED):
+        found.append(far_off(reached.optim_state, problem))
+    return [remark for remark in found if remark]
+
+
 def far_off(state: PyTree, problem: TracedProblem) -> str:
     """That a run of the automatic rule seems to have ended far from the posterior, if it does.
 
@@ -98,7 +143,7 @@ def far_off(state: PyTree, problem: TracedProblem) -> str:
     if not isinstance(state, AdaptiveState):
         return ""
     size = sum(leaf.size for leaf in jax.tree.leaves(state.accepted))
-    nats = float(np.sum(np.asarray(state.noise, np.float64)))
+    nats = float(np.sum(np.asarray(state.signal.noise, np.float64)))
     unknown = nats >= np.finfo(np.float32).max
     if unknown or problem.subsampled or int(state.step) < MIN_STEPS or nats < FAR_NATS * size:
         return ""

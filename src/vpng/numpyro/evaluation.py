@@ -13,6 +13,7 @@ from numpyro.infer.elbo import ELBO
 
 from vpng.adaptive import Evaluation, Particles
 from vpng.checks import random_key
+from vpng.numpyro.particles import over_all, with_either_map
 from vpng.numpyro.problem import Call, TracedProblem
 from vpng.problem import Parameters
 
@@ -56,7 +57,6 @@ class Losses(NamedTuple):
             shape [1, K].
         forward_mode: differentiate forwards.
         with_scores: whether gradients come with the score of q.
-        written: the mutable state after every evaluation with gradients is added here.
     """
 
     loss: ELBO
@@ -65,7 +65,6 @@ class Losses(NamedTuple):
     draws: Draw
     forward_mode: bool
     with_scores: bool
-    written: list[PyTree]
 
     @classmethod
     def drawn(
@@ -84,15 +83,15 @@ class Losses(NamedTuple):
         An objective that is no mean over particles is evaluated once for each group. Every particle
         has a minibatch of its own, unless `subsamples` has one for each group.
         """
-        groups = 2 if halves else 1
+        groups, loss = 2 if halves else 1, with_either_map(loss)
         if not _is_mean(loss):
             draws = Draw.groups(rng_key, (groups, 1), subsamples)
-            return cls(loss, problem, call, draws, forward_mode, False, [])
+            return cls(loss, problem, call, draws, forward_mode, False)
         alone = copy.copy(loss)
         alone.num_particles = 1
         draws = Draw.groups(rng_key, (groups, max(1, -(-loss.num_particles // groups))), subsamples)
         with_scores = with_scores and _contains_score(loss, problem) and not call.mutable
-        return cls(alone, problem, call, draws, forward_mode, with_scores, [])
+        return cls(alone, problem, call, draws, forward_mode, with_scores)
 
     @classmethod
     def repeated(
@@ -102,11 +101,11 @@ class Losses(NamedTuple):
 
         Each is of one particle where the objective is a mean over particles, else of all its own.
         """
-        alone = copy.copy(loss)
-        if _is_mean(loss) or type(loss) in (TraceEnum_ELBO, TraceGraph_ELBO):
+        alone = copy.copy(with_either_map(loss))
+        if _is_mean(loss) or type(loss) is TraceEnum_ELBO:
             alone.num_particles = 1
         draws = Draw.groups(rng_key, (1, count), (call.subsamples,))
-        return cls(alone, problem, call, draws, False, False, [])
+        return cls(alone, problem, call, draws, False, False)
 
     def at(self, parameters: Parameters) -> Float[Array, " K"]:
         """The losses at a point."""
@@ -117,23 +116,29 @@ class Losses(NamedTuple):
 
     def mean(self, parameters: Parameters) -> tuple[Float[Array, ""], Parameters]:
         """The mean loss and its gradient."""
-        losses, gradient = self.with_gradient(parameters)
-        return jnp.mean(losses), gradient
+        return self.mean_and_written(parameters)[:2]
 
     def with_gradient(self, parameters: Parameters) -> tuple[Float[Array, " K"], Parameters]:
         """The losses, and the gradient of their mean."""
-        losses, gradient, mutable = self._differentiated(parameters, self.draws.joined())
-        self.written.append(mutable)
-        return losses, gradient
+        return self._differentiated(parameters, self.draws.joined())[:2]
+
+    def mean_and_written(
+        self, parameters: Parameters
+    ) -> tuple[Float[Array, ""], Parameters, PyTree]:
+        """The mean loss, its gradient, and the mutable state that the model wrote."""
+        losses, gradient, written = self._differentiated(parameters, self.draws.joined())
+        return jnp.mean(losses), gradient, written
 
     def halves(self, parameters: Parameters) -> Evaluation:
         """Losses, and gradients and scores by halves."""
         half = lambda draws: self._differentiated(parameters, draws)
-        losses, gradients, mutable = jax.vmap(half)(self.draws)
-        self.written.append(jax.tree.map(lambda leaf: leaf[0], mutable))
+        losses, gradients, written = jax.vmap(half)(self.draws)
         scores = jax.vmap(lambda draws: self._mean_score(parameters, draws))
         return Evaluation(
-            losses.ravel(), gradients, scores(self.draws) if self.with_scores else None
+            losses.ravel(),
+            gradients,
+            scores(self.draws) if self.with_scores else None,
+            written=jax.tree.map(lambda leaf: leaf[0], written),
         )
 
     def by_particle(
@@ -188,9 +193,10 @@ class Losses(NamedTuple):
         if how is True or (callable(how) and not _is_mean(self.loss)):
             # A map of one's own is for particles; it is inside such a loss already.
             return jax.vmap(one)(draws)
+        mapped = self.loss.vectorize_particles_fn
         if draws.subsamples:
-            return self.loss.vectorize_particles_fn(one, draws)
-        return self.loss.vectorize_particles_fn(lambda key: one(Draw(key, {})), draws.key)
+            return over_all(one, draws, mapped)
+        return over_all(lambda key: one(Draw(key, {})), draws.key, mapped)
 
     def _score(self, active: PyTree, embed: Callable[[PyTree], PyTree], draw: Draw) -> PyTree:
         # Trace_ELBO splits its key into one for the model and one for the guide.
@@ -206,9 +212,10 @@ class Losses(NamedTuple):
 
 def _contains_score(loss: ELBO, problem: TracedProblem) -> bool:
     """Whether the gradient of `loss` contains the score of q, which may then be subtracted."""
-    plain = type(loss) is Trace_ELBO and not loss.multi_sample_guide
-    return plain and problem.held_density
+    # Where all latents can be reparameterised the two have the same gradient.
+    plain = type(loss) is Trace_ELBO or problem.reparameterised_guide
+    return plain and type(loss) in (Trace_ELBO, TraceGraph_ELBO) and problem.held_density
 
 
 def _is_mean(loss: ELBO) -> bool:
-    return type(loss) in (Trace_ELBO, TraceMeanField_ELBO)
+    return type(loss) in (Trace_ELBO, TraceMeanField_ELBO, TraceGraph_ELBO)

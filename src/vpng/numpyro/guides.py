@@ -1,6 +1,5 @@
 """Which of NumPyro's autoguides are location-scale approximations, and of which parameters."""
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -11,17 +10,20 @@ from vpng.adaptive import (
     AbstractGeometry,
     AveragedDense,
     Cholesky,
+    Eliminated,
     Linearised,
     LocationScale,
     ManyLocations,
     PerCoordinate,
     Stiffness,
 )
+from vpng.adaptive.units import PRODUCTS_PER_STEP
+from vpng.checks import is_traced
+from vpng.fisher import FisherOperator
+from vpng.numerics.cost import forming_pays
 from vpng.numpyro.problem import TracedProblem
 from vpng.problem import Parameters
-
-DENSE_LIMIT = 1200
-"""Most rows of a matrix that is factorised in every step."""
+from vpng.structure import structure_of
 
 OF_ANNEALING = ("_beta_increments", "_eta0", "_eta_coeff", "_gamma", "_mass_matrix")
 """Endings of the parameters of annealed importance sampling: of order one, as weights are."""
@@ -29,6 +31,9 @@ OF_ANNEALING = ("_beta_increments", "_eta0", "_eta_coeff", "_gamma", "_mass_matr
 WEIGHT_NATS = 1.0
 """What moving a weight of a network by one counts for in the metric, beyond what is seen of it."""
 
+
+FEW_LATENTS = 64
+"""Below which nothing is gained by what is zero."""
 
 MOST_PARTICLES = 10
 """Of the default loss."""
@@ -40,28 +45,36 @@ LEAST_PARTICLES = 4
 def has_many_parameters(guide: Callable, problem: TracedProblem, parameters: Parameters) -> bool:
     """Whether no matrix of the parameters is formed."""
     structured = _location_scale(guide, problem, parameters)
-    return structured is None and _size(parameters) > DENSE_LIMIT
+    return structured is None and not _is_formed(_size(parameters))
 
 
 def geometry_of(
-    guide: Callable, problem: TracedProblem, parameters: Parameters
+    guide: Callable,
+    problem: TracedProblem,
+    parameters: Parameters,
+    metric_here: Callable[[], FisherOperator] | None = None,
 ) -> AbstractGeometry:
-    """The geometry that fits a guide and the number of its parameters."""
+    """The geometry that fits a guide and the number of its parameters.
+
+    Args:
+        guide: the guide.
+        problem: of model and guide.
+        parameters: the first ones.
+        metric_here: makes the metric there, in one draw; without it no structure is looked for.
+    """
+    factorised = _location_scale(guide, problem, parameters, of_any_size=True)
+    if factorised is not None and isinstance(factorised.kind, PerCoordinate):
+        return _factorised(factorised, problem, parameters, metric_here)
     structured = _location_scale(guide, problem, parameters)
     if structured is not None:
         return structured
-    factorised = _location_scale(guide, problem, parameters, limit=math.inf)
-    if factorised is not None and isinstance(factorised.kind, PerCoordinate):
-        return ManyLocations(
-            factorised.locations, factorised.scales, factorised.transforms, factorised.kind
-        )
     stiffness = Stiffness(_weights(guide, parameters), WEIGHT_NATS / problem.num_data)
     constrained = frozenset(
         name
         for name, transform in problem.transforms.items()
         if not isinstance(transform, IdentityTransform)
     )
-    if _size(parameters) <= DENSE_LIMIT:
+    if _is_formed(_size(parameters)):
         return AveragedDense(stiffness, problem.subsampled, constrained, problem.num_data)
     return Linearised(
         stiffness=stiffness,
@@ -69,6 +82,27 @@ def geometry_of(
         by_datum=problem.by_datum,
         scales=constrained if problem.subsampled else frozenset(),
     )
+
+
+def _factorised(
+    geometry: LocationScale,
+    problem: TracedProblem,
+    parameters: Parameters,
+    metric_here: Callable[[], FisherOperator] | None,
+) -> LocationScale:
+    """The representation of the curvature of a factorised approximation."""
+    num_latents = geometry.num_latents(parameters)
+    if num_latents < FEW_LATENTS:
+        return geometry
+    parts = (geometry.locations, geometry.scales, geometry.transforms, geometry.kind)
+    traced = any(is_traced(leaf) for leaf in jax.tree.leaves(parameters))
+    if metric_here is not None and not (traced or problem.subsampled):
+        active, embed = geometry.centre(parameters)
+        rows = lambda point: metric_here().restricted(active, embed).row_function(point)
+        structure = structure_of(rows, active)
+        if structure is not None:
+            return Eliminated(*parts, structure=structure)
+    return geometry if _is_formed(num_latents) else ManyLocations(*parts)
 
 
 def default_particles(geometry: AbstractGeometry, parameters: Parameters) -> int:
@@ -82,8 +116,13 @@ def default_particles(geometry: AbstractGeometry, parameters: Parameters) -> int
     return min(MOST_PARTICLES, max(LEAST_PARTICLES, 2 * num_latents))
 
 
+def _is_formed(size: int) -> bool:
+    """Whether the metric of so many parameters is formed and factorised in every step."""
+    return forming_pays(size, PRODUCTS_PER_STEP)
+
+
 def _location_scale(
-    guide: Callable, problem: TracedProblem, parameters: Parameters, limit: float = DENSE_LIMIT
+    guide: Callable, problem: TracedProblem, parameters: Parameters, *, of_any_size: bool = False
 ) -> LocationScale | None:
     if problem.by_datum:
         # Densities of single data are scaled, and a score is then no noise over a scale.
@@ -113,7 +152,7 @@ def _location_scale(
     if not locations or set(names) != {*locations, *scales}:
         return None
     centre = _size([names[name] for name in locations]) + _size(parameters.model)
-    if centre > limit:
+    if not (of_any_size or _is_formed(centre)):
         return None
     transforms = tuple(problem.transforms[name] for name in scales)
     return LocationScale(locations, scales, transforms, kind)
@@ -123,7 +162,11 @@ def _weights(guide: Callable, parameters: Parameters) -> frozenset[str]:
     """Names of parameters that have a unit of their own."""
     annealed = isinstance(guide, autoguide.AutoDAIS | autoguide.AutoSemiDAIS)
     endings = ("$params", *OF_ANNEALING) if annealed else ("$params",)
-    return frozenset(name for part in parameters for name in part if name.endswith(endings))
+    weights = {name for part in parameters for name in part if name.endswith(endings)}
+    if isinstance(guide, autoguide.AutoSurrogateLikelihoodDAIS):
+        # A surrogate's parameters bend the path of the draws only: the metric hardly sees them.
+        weights |= {n for n in parameters.variational if not n.startswith(f"{guide.prefix}_")}
+    return frozenset(weights)
 
 
 def _size(tree: object) -> int:

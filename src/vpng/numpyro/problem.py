@@ -1,8 +1,10 @@
 """A NumPyro model and guide as a `Problem`."""
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,13 +13,13 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from numpyro import handlers
-from numpyro.distributions.distribution import Unit
 from numpyro.distributions.transforms import Transform
 
-from vpng.errors import InputError
+from vpng.errors import InputError, expected
 from vpng.fisher.unwrap import FLOWS, has_arrays, unwrapped
+from vpng.numpyro.numpyro_names import Unit
 from vpng.numpyro.triangular import gathered
-from vpng.problem import Parameters, Problem, Site, depends, leaves_in_use, parameters_of
+from vpng.problem import AbstractProblem, Parameters, Site, depends, leaves_in_use, parameters_of
 
 Trace = Mapping[str, dict[str, Any]]
 
@@ -43,7 +45,7 @@ class Call(NamedTuple):
         return {**self.subsamples, **jax.tree.map(lambda leaf: leaf, self.mutable)}
 
 
-class TracedProblem(Problem):
+class TracedProblem(AbstractProblem):
     """The problem that a model and a guide describe, in unconstrained parameters.
 
     Lambda are the parameters of the guide, theta those that only the model has; both are
@@ -66,11 +68,14 @@ class TracedProblem(Problem):
         summed_names: discrete latents of the model that the guide does not draw, since the loss
             sums over them.
         shapes: of the unconstrained parameters, by name.
+        num_samples: of every latent in one run of the guide, along the first axis; None if it draws
+            each once. The model is then run once for every sample.
+        reparameterised_guide: whether gradients flow through all latents.
     """
 
     model: Callable = eqx.field(static=True)
     guide: Callable = eqx.field(static=True)
-    transforms: dict[str, Transform] = eqx.field(static=True)
+    transforms: Mapping[str, Transform] = eqx.field(static=True)
     num_data: int = eqx.field(static=True)
     prior_names: tuple[str, ...] = eqx.field(default=(), static=True)
     root_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
@@ -82,23 +87,33 @@ class TracedProblem(Problem):
     summed_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
     shapes: dict[str, PyTree] = eqx.field(default_factory=dict, static=True)
     local: bool = eqx.field(default=False, static=True)
-
-    def approximation(self, variational: PyTree, batch: Call) -> PyTree:
-        trace = self.guide_trace(variational, jax.random.key(0), batch)
-        return {name: site["fn"] for name, site in trace.items() if _is_latent(site)}
-
-    def prior(self, model: PyTree, batch: Call) -> PyTree:
-        raise NotImplementedError("the prior of a traced model depends on the latents: prior_sites")
-
-    def likelihood(self, model: PyTree, latent: PyTree, batch: Call) -> PyTree:
-        trace = self.model_trace(model, latent, batch)
-        return {name: site["fn"] for name, site in trace.items() if is_observation(site)}
-
-    def observed(self, batch: Call) -> PyTree:
-        raise NotImplementedError("the observations are part of the trace: likelihood_sites")
+    num_samples: int | None = eqx.field(default=None, static=True)
+    reparameterised_guide: bool = eqx.field(default=True, static=True)
 
     def batch_size(self, batch: Call) -> int:
         return self.num_data
+
+    def first_data(self, batch: Call, count: int) -> Call:
+        if self.num_data <= count:
+            return batch
+        raise expected(
+            "max_data",
+            "None for a problem whose arguments are not its data, such as a NumPyro model, where a "
+            "subsampled plate takes its place",
+            count,
+        )
+
+    def reparameterised(self, variational: PyTree, batch: Call) -> bool:
+        return self.reparameterised_guide
+
+    def has_held_density(self) -> bool:
+        return self.held_density
+
+    def sums_over_latents(self) -> bool:
+        return bool(self.summed_names)
+
+    def noise(self, rng_key: PRNGKeyArray, batch: Call) -> PRNGKeyArray:
+        return rng_key
 
     def latent(self, variational: PyTree, noise: PRNGKeyArray, batch: Call) -> dict[str, Array]:
         return self._drawn(self.guide_trace(variational, noise, batch))
@@ -184,8 +199,17 @@ class TracedProblem(Problem):
         rng_key: PRNGKeyArray | None = None,
     ) -> Trace:
         """The model run with these parameters and latents; the key draws what is not among them."""
-        given = {**self.constrained(model), **latent, **batch.fixed}
-        return _run(self.model, jax.random.key(0) if rng_key is None else rng_key, given, batch)
+        rng_key = jax.random.key(0) if rng_key is None else rng_key
+        common = {**self.constrained(model), **batch.fixed}
+        if self.num_samples is None:
+            return _run(self.model, rng_key, {**common, **latent}, batch)
+        shared = {name: latent[name] for name in latent if name in self.shared_names}
+        trace = {}
+        for i in range(self.num_samples):
+            own = {name: latent[name][i] for name in latent if name not in shared}
+            sites = _run(self.model, rng_key, {**common, **shared, **own}, batch)
+            trace |= {_of_sample(name, i, site): site for name, site in sites.items()}
+        return trace
 
     def guide_trace(
         self,
@@ -272,6 +296,11 @@ def _run(function: Callable, rng_key: PRNGKeyArray, given: dict[str, Any], call:
     return handlers.trace(handlers.substitute(seeded, data=given)).get_trace(
         *call.args, **call.kwargs
     )
+
+
+def _of_sample(name: str, index: int, site: dict[str, Any]) -> str:
+    """The name of a site in the trace of all samples, which share parameters and plates."""
+    return f"{name}[{index}]" if site["type"] == "sample" else name
 
 
 def log_density(site: dict[str, Any]) -> Float[Array, ""]:
@@ -373,6 +402,7 @@ def traced_problem(
     mutable: PyTree = None,
     *,
     allow_discrete: bool = False,
+    multi_sample: bool = False,
 ) -> tuple[TracedProblem, Parameters]:
     """The problem of a model and a guide, and its parameters from unconstrained ones.
 
@@ -386,28 +416,35 @@ def traced_problem(
         kwargs: their keyword arguments.
         mutable: values of mutable sites.
         allow_discrete: whether the loss copes with sites that cannot be reparameterised.
+        multi_sample: whether the guide draws several samples at once, along the first axis.
 
     Raises:
         InputError: naming a site that cannot be reparameterised and what to do about it.
     """
     call = Call(args, kwargs or {}, {}, mutable or {})
-    quick = {name: gathered(transform) for name, transform in transforms.items()}
+    # Bounds may be arrays, and are constants of the problem: no tree for anybody to look into.
+    quick = MappingProxyType({name: gathered(each) for name, each in transforms.items()})
     bare = TracedProblem(model=model, guide=guide, transforms=quick, num_data=1)
     whole = dict(params)
     traces: list[Trace] = []
 
-    def both(whole: dict[str, PyTree], rng_key: PRNGKeyArray) -> dict[str, Array]:
+    def both(whole: dict[str, PyTree], rng_key: PRNGKeyArray) -> tuple[PyTree, PyTree]:
+        nonlocal bare
         guide_trace = bare.guide_trace(whole, rng_key, call)
-        drawn = {
-            name: site["value"]
-            for name, site in guide_trace.items()
-            if _is_latent(site) or site["type"] == "plate"
-        }
-        traces[:] = guide_trace, bare.model_trace(whole, drawn, call)
-        return drawn
+        latent = _latents(guide_trace)
+        fixed = {n: site["value"] for n, site in guide_trace.items() if site["type"] == "plate"}
+        if multi_sample:
+            bare = dataclasses.replace(bare, num_samples=_number_of_samples(guide_trace))
+        traces[:] = guide_trace, bare.model_trace(whole, latent, call._replace(subsamples=fixed))
+        return latent, fixed
 
-    # What is asked of the traces is known without computing any value.
-    drawn = jax.eval_shape(both, whole, rng_key)
+    try:
+        # What is asked of the traces is known without computing any value, and kept on purpose.
+        with jax.check_tracer_leaks(False):
+            latent, fixed = jax.eval_shape(both, whole, rng_key)
+    except jax.errors.ConcretizationTypeError:
+        # A model may read the value of a parameter, as long as nobody differentiates.
+        latent, fixed = both(whole, rng_key)
     guide_trace, model_trace = traces
     if not allow_discrete:
         _check_reparameterised(guide_trace, model_trace)
@@ -426,21 +463,20 @@ def traced_problem(
         for site in trace.values()
         if site["type"] == "plate"
     ]
-    latent = {name: value for name, value in drawn.items() if guide_trace[name]["type"] == "sample"}
-    fixed = {name: value for name, value in drawn.items() if name not in latent}
-
     candidates = [name for name, site in model_trace.items() if _has_density(site)]
 
     def priors(fixed: PyTree, model_params: PyTree, latent: PyTree) -> list[list[Array]]:
-        trace = bare.model_trace(model_params, {**latent, **fixed}, call)
+        trace = bare.model_trace(model_params, latent, call._replace(subsamples=fixed))
         return [parameters_of(trace[name]["fn"], trace[name]["value"]) for name in candidates]
 
     shared = {name: value for name, value in variational.items() if name in model_trace}
-    used = leaves_in_use(priors, fixed, {**parameters.model, **shared}, latent)
     num_fixed = len(jax.tree.leaves(fixed))
-    roots = frozenset(
-        name for name, leaves in zip(candidates, used, strict=True) if not any(leaves[num_fixed:])
-    )
+    try:
+        used = leaves_in_use(priors, fixed, {**parameters.model, **shared}, latent)
+        has_parents = [any(leaves[num_fixed:]) for leaves in used]
+    except jax.errors.ConcretizationTypeError:
+        has_parents = [True] * len(candidates)
+    roots = frozenset(n for n, some in zip(candidates, has_parents, strict=True) if not some)
     problem = TracedProblem(
         model,
         guide,
@@ -460,11 +496,30 @@ def traced_problem(
         frozenset(
             name
             for name, site in model_trace.items()
-            if _is_latent(site) and site["fn"].is_discrete and name not in guide_trace
+            if not multi_sample
+            and _is_latent(site)
+            and site["fn"].is_discrete
+            and name not in guide_trace
         ),
         shapes=jax.eval_shape(lambda: whole),
+        num_samples=bare.num_samples,
+        reparameterised_guide=all(
+            site["fn"].has_rsample for site in guide_trace.values() if _is_latent(site)
+        ),
     )
     return problem, parameters
+
+
+def _number_of_samples(guide_trace: Trace) -> int:
+    """How many a guide draws at once: the length of the first axis of all its latents."""
+    lengths = {name: value.shape[:1] for name, value in _latents(guide_trace).items()}
+    if len(set(lengths.values())) != 1 or () in lengths.values():
+        raise InputError(
+            "guide: expected as many samples of every latent, along the first axis, since "
+            f"multi_sample_guide=True, got {lengths}. Expand each latent to the number of samples."
+        )
+    [(length,)] = set(lengths.values())
+    return length
 
 
 def _has_parameters_by_datum(guide_trace: Trace, variational: PyTree) -> bool:

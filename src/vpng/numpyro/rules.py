@@ -6,15 +6,12 @@ the state that belongs to it.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import optax
+import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
-from numpyro.optim import _NumPyroOptim
 
 from vpng.adaptive import Adaptive, AdaptiveInfo
 from vpng.curvature.base import MetricHere
@@ -23,11 +20,14 @@ from vpng.fisher.operator import mean_of
 from vpng.numpyro.evaluation import Losses
 from vpng.numpyro.problem import Call, TracedProblem
 from vpng.problem import Parameters
-from vpng.training.guard import after_rejection, trouble_in_optimizer
+from vpng.run.history import History
+
+MAX_REJECTIONS = 30
+"""Steps in a row that cannot be taken, after which a run stops."""
 
 
-class Here(NamedTuple):
-    """What a rule may ask of one step.
+class StepInputs(NamedTuple):
+    """What a rule is given for one step.
 
     Attributes:
         problem: the model and the guide.
@@ -51,19 +51,21 @@ class Step(NamedTuple):
         state: the next one.
         loss: per datum.
         taken: whether the step was, and with it the mutable state that was written.
-        losses: what was evaluated.
+        written: the mutable state, as the model wrote it.
+        exploded: whether the loss had, and the step leads back to a good point.
         info: what the automatic rule reports.
     """
 
     state: PyTree
     loss: Float[Array, ""]
     taken: Bool[Array, ""]
-    losses: Losses
+    written: PyTree
+    exploded: Bool[Array, ""]
     info: AdaptiveInfo | None = None
 
 
 class AbstractRule(eqx.Module):
-    """A rule of steps.
+    """A rule of steps. Its states have a field `accepted`: the parameters to read out.
 
     Attributes:
         keeps_good_points: whether a state is never without a point whose loss is finite.
@@ -76,16 +78,17 @@ class AbstractRule(eqx.Module):
         """The state before the first step."""
 
     @abstractmethod
-    def step(self, state: PyTree, here: Here) -> Step:
+    def step(self, state: PyTree, inputs: StepInputs) -> Step:
         """One step; none if its loss or the new state is not finite."""
 
     @abstractmethod
     def point(self, state: PyTree) -> Parameters:
         """Where the last step led."""
 
-    def answer(self, state: PyTree) -> Parameters:
-        """What a user reads out."""
-        return self.point(state)
+    def is_stuck(self, state: PyTree, history: History) -> bool:
+        """Whether step after step was dropped: only what is not finite does that."""
+        losses = history.latest(MAX_REJECTIONS)
+        return len(losses) == MAX_REJECTIONS and not np.any(np.isfinite(losses))
 
 
 class AutomaticRule(AbstractRule):
@@ -104,72 +107,57 @@ class AutomaticRule(AbstractRule):
     def init(self, parameters: Parameters) -> PyTree:
         return self.adaptive.init(parameters)
 
-    def step(self, state: PyTree, here: Here) -> Step:
-        problem, calls, subsamples = here.problem, [here.call], []
+    def step(self, state: PyTree, inputs: StepInputs) -> Step:
+        problem, calls, subsamples = inputs.problem, [inputs.call], []
         # What is seen of single data must be seen by the gradient and by the metric.
         if problem.by_datum:
-            calls.append(here.another_call())
+            calls.append(inputs.another_call())
             subsamples = [each.subsamples for each in calls]
-        losses = here.drawn(*subsamples, with_scores=self.adaptive.geometry.many_solves)
+        losses = inputs.drawn(*subsamples, with_scores=self.adaptive.geometry.many_solves)
 
         def metric_at(parameters: Parameters) -> MetricHere:
-            make = lambda each: self.metric.operator(problem, parameters, each, here.metric_key)
+            make = lambda each: self.metric.operator(problem, parameters, each, inputs.metric_key)
             return lambda: mean_of([make(each) for each in calls])
 
         state, info = self.adaptive.step(state, losses, metric_at)
-        return Step(state, info.loss, info.accepted, losses, info)
+        return Step(state, info.loss, info.accepted, info.written, jnp.zeros((), bool), info)
 
     def point(self, state: PyTree) -> Parameters:
         return state.accepted
 
-
-class PreconditionedState(NamedTuple):
-    """The state of a user's optimizer behind the preconditioner."""
-
-    optimizer: PyTree
-    preconditioner: PyTree
+    def is_stuck(self, state: PyTree, history: History) -> bool:
+        return int(state.rejections) >= MAX_REJECTIONS
 
 
-class PreconditionedRule(AbstractRule):
-    """The gradient preconditioned, and handed to a user's optimizer.
+class FixedState(NamedTuple):
+    """The state of a rule that has nothing to move."""
 
-    Attributes:
-        optimizer: the user's.
-        preconditioner: comes first.
-        model_names: parameters of the model alone.
-    """
+    accepted: Parameters
 
-    keeps_good_points: ClassVar[bool] = False
 
-    optimizer: _NumPyroOptim = eqx.field(static=True)
-    preconditioner: optax.GradientTransformationExtraArgs = eqx.field(static=True)
-    model_names: frozenset[str] = eqx.field(static=True)
+class NothingToLearn(AbstractRule):
+    """For a model and a guide without parameters: every step is taken, and leads nowhere."""
 
-    def init(self, parameters: Parameters) -> PreconditionedState:
-        return PreconditionedState(
-            self.optimizer.init(by_name(parameters)), self.preconditioner.init(parameters)
-        )
+    keeps_good_points: ClassVar[bool] = True
 
-    def step(self, state: PreconditionedState, here: Here) -> Step:
-        parameters = self.point(state)
-        losses = here.drawn(halves=False)
-        mean, gradient = losses.mean(parameters)
-        direction, preconditioner = self.preconditioner.update(
-            gradient, state.preconditioner, parameters, batch=here.call, rng_key=here.metric_key
-        )
-        summed = mean * here.problem.num_data
-        optimizer = self.optimizer.update(by_name(direction), state.optimizer, value=summed)
-        new = PreconditionedState(optimizer, preconditioner)
-        usable = jnp.isfinite(mean) & ~trouble_in_optimizer(new, state).any
-        kept = jax.tree.map(partial(jnp.where, usable), new, after_rejection(state))
-        return Step(kept, mean, usable, losses)
+    def init(self, parameters: Parameters) -> FixedState:
+        return FixedState(parameters)
 
-    def point(self, state: PreconditionedState) -> Parameters:
-        raw: dict[str, Any] = self.optimizer.get_params(state.optimizer)
-        model = {name: value for name, value in raw.items() if name in self.model_names}
-        return Parameters({name: raw[name] for name in raw if name not in model}, model)
+    def step(self, state: FixedState, inputs: StepInputs) -> Step:
+        losses = inputs.drawn(halves=False)
+        mean, _, written = losses.mean_and_written(state.accepted)
+        return Step(state, mean, jnp.isfinite(mean), written, jnp.zeros((), bool))
+
+    def point(self, state: FixedState) -> Parameters:
+        return state.accepted
 
 
 def by_name(parameters: Parameters) -> dict[str, PyTree]:
     """The parameters of model and guide in one dictionary, as NumPyro has them."""
     return {**parameters.variational, **parameters.model}
+
+
+def split_by_name(params: dict[str, PyTree], model_names: frozenset[str]) -> Parameters:
+    """The parameters of NumPyro's one dictionary, those of the model alone apart."""
+    model = {name: value for name, value in params.items() if name in model_names}
+    return Parameters({name: params[name] for name in params if name not in model}, model)

@@ -6,9 +6,9 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.example_libraries.optimizers import Optimizer
 from jax.sharding import Mesh
@@ -16,20 +16,18 @@ from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 from numpyro import infer
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.elbo import ELBO
-from numpyro.infer.svi import SVIRunResult, SVIState
-from numpyro.optim import Minimize, _NumPyroOptim, optax_to_numpyro
+from numpyro.infer.svi import SVIState
+from numpyro.optim import Minimize
 
 from vpng.adaptive import AbstractGeometry, Adaptive, AdaptiveInfo, Linearised
-from vpng.checks import is_traced, positive_integer
+from vpng.checks import positive_integer
 from vpng.curvature import AbstractCurvature
 from vpng.damping import AbstractDamping
-from vpng.distributed.faults import stopping_if_lost
 from vpng.distributed.layout import Layout, as_layout
-from vpng.distributed.processes import in_any_process, is_first
 from vpng.errors import InputError, expected
 from vpng.fisher import AbstractMetric, BayesianNetwork, Divergence, Exact
-from vpng.interrupts import Interrupt, deferred_interrupts, wait_for
-from vpng.numpyro.causes import Cause, cause_at, far_off
+from vpng.numerics.trees import is_traced
+from vpng.numpyro.causes import Cause, cause_at, remarks_on
 from vpng.numpyro.evaluation import Losses
 from vpng.numpyro.guides import (
     MOST_PARTICLES,
@@ -37,66 +35,50 @@ from vpng.numpyro.guides import (
     geometry_of,
     has_many_parameters,
 )
-from vpng.numpyro.network_rule import NetworkRule, layers_of
+from vpng.numpyro.loader import Epochs
+from vpng.numpyro.network_rule import layers_of, network_rule
+from vpng.numpyro.numpyro_names import NumPyroOptim, without_vain_checks
+from vpng.numpyro.optimizer_rule import OptimizerRule, by_site_name, numpyro_as_optax
+from vpng.numpyro.particles import with_either_map
 from vpng.numpyro.problem import DISCRETE_REMEDY, Call, TracedProblem, traced_problem
-from vpng.numpyro.rules import AbstractRule, AutomaticRule, Here, PreconditionedRule, by_name
+from vpng.numpyro.result import Ending, RunResult
+from vpng.numpyro.rule_as_optimizer import NOT_INITIALISED, Passing, RuleAsOptimizer
+from vpng.numpyro.rules import (
+    AbstractRule,
+    AutomaticRule,
+    NothingToLearn,
+    Step,
+    StepInputs,
+    by_name,
+)
+from vpng.numpyro.source import AbstractSource, source_of
+from vpng.numpyro.start import first_state
+from vpng.numpyro.steps import (
+    LONGEST,
+    Carried,
+    PureStep,
+    StepInfo,
+    SVISteps,
+    mean_losses,
+    with_strong_types,
+)
 from vpng.objective import Schedule
+from vpng.posterior import Budget, Posterior, guide_moments, log_density, posterior_of
 from vpng.problem import Parameters
 from vpng.random import written_out
-from vpng.stopping import Converged
-from vpng.training.checkpoint import Checkpoints, Keeper
-from vpng.training.history import History
-from vpng.training.identity import Identity
+from vpng.run.checkpoint import Checkpoints
+from vpng.run.outcome import StopReason
+from vpng.run.runner import Runner
+from vpng.run.stopping import Converged
+from vpng.runtime.compilation import USUAL_STEPS
+from vpng.runtime.programs import AtOnce
 from vpng.transform.precondition import DEFAULT_DAMPING, precondition
 
-MAX_REJECTIONS = 30
-"""Steps in a row that cannot be taken, after which a run stops."""
-
-STUCK = (
-    "The run stopped after {done} steps: something was not finite in the last of them, and no step "
-    "could be taken. What is not finite: the {cause.parts}. The parameters returned are the last "
-    "good ones. {cause.advice}."
-)
-
-DROPPED = (
-    "{count} of {done} steps had a loss that was not finite and were dropped. What is not finite: "
-    "the {cause.parts}. {cause.advice}."
-)
+NUM_CHUNKS = 20
+"""Of a run of a fixed number of steps, unless they are too long."""
 
 SAVED_CHUNK = 100
 """Most steps between two moments at which a run with checkpoints may save or be interrupted."""
-
-
-class RunResult(SVIRunResult):
-    """An `SVIRunResult` that knows how the run ended.
-
-    Attributes:
-        converged: whether a rule for stopping found that the ELBO no longer improves; None for a
-            run of a fixed number of steps.
-        interrupted: whether a signal ended the run before its end; its checkpoint is the place to
-            go on from.
-    """
-
-    converged: bool | None = None
-    interrupted: bool = False
-
-
-_CONVERGED = "CONVERGED"
-
-_NOT_INITIALISED = (
-    "svi_state: expected an SVI that was initialised; call svi.init(rng_key, *args) or "
-    "svi.run(...) on this object first."
-)
-
-
-class _Holder(_NumPyroOptim):
-    """Hands the parameters that NumPyro's `init` finds through, for the real rule to take up."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: (lambda params: params, lambda *_: None, lambda params: params))
-
-    def init(self, params: PyTree) -> PyTree:
-        return params
 
 
 class SVI(infer.SVI):
@@ -130,7 +112,7 @@ class SVI(infer.SVI):
         self,
         model: Callable,
         guide: Callable,
-        optim: optax.GradientTransformation | Optimizer | _NumPyroOptim | None = None,
+        optim: optax.GradientTransformation | Optimizer | NumPyroOptim | None = None,
         loss: ELBO | None = None,
         *,
         curvature: AbstractCurvature | AbstractGeometry | None = None,
@@ -141,26 +123,27 @@ class SVI(infer.SVI):
     ) -> None:
         self._own_loss = loss is None
         loss = Trace_ELBO(num_particles=MOST_PARTICLES) if loss is None else loss
-        _check_loss(loss)
-        super().__init__(model, guide, _Holder(), loss, **static_kwargs)
-        self.rule = _as_optimizer(optim)
+        super().__init__(model, guide, RuleAsOptimizer(), loss, **static_kwargs)
+        self.transformation = _as_transformation(optim)
         if not isinstance(curvature, AbstractCurvature | AbstractGeometry | None):
             raise expected("curvature", "a curvature such as Dense()", type(curvature).__name__)
-        if self.rule is not None and isinstance(curvature, AbstractGeometry):
+        if self.transformation is not None and isinstance(curvature, AbstractGeometry):
             raise expected(
                 "curvature", "a curvature such as Dense(), since optim is given", curvature
             )
         if not isinstance(fisher, AbstractMetric | None):
             raise expected("fisher", "a metric such as Predictive()", type(fisher).__name__)
-        if self.rule is None and not isinstance(damping, float | int | None):
+        if self.transformation is None and not isinstance(damping, float | int | None):
             raise expected("damping", "a number, since optim is left out", damping)
         self.curvature = curvature
         self.fisher = fisher
         self.damping = damping
         self.layout = as_layout(mesh)
         self.problem: TracedProblem | None = None
-        self.stepping: AbstractRule | None = None
+        self.rule: AbstractRule | None = None
+        self._constrain: AtOnce | None = None
 
+    @without_vain_checks()
     def init(
         self,
         rng_key: PRNGKeyArray,
@@ -173,11 +156,16 @@ class SVI(infer.SVI):
             # What NumPyro says about discrete latents is an error here, and clearer.
             warnings.filterwarnings("ignore", message="Currently, SVI with")
             try:
-                raw, mutable, key = super().init(rng_key, *args, init_params=init_params, **kwargs)
+                found = infer.SVI(
+                    self.model, self.guide, Passing(), self.loss, **self.static_kwargs
+                )
+                raw, mutable, key = first_state(found, rng_key, args, kwargs, init_params)
             except (RuntimeError, ValueError) as error:
                 if "discrete sample site" not in str(error):
                     raise
                 raise InputError(f"{str(error).rstrip('.')}. {DISCRETE_REMEDY}") from error
+        self.constrain_fn = found.constrain_fn
+        self._constrain = AtOnce(found.constrain_fn)
         self.problem, parameters = traced_problem(
             self.model,
             self.guide,
@@ -188,16 +176,22 @@ class SVI(infer.SVI):
             {**kwargs, **self.static_kwargs},
             mutable,
             allow_discrete=self.loss.can_infer_discrete,
+            multi_sample=getattr(self.loss, "multi_sample_guide", False),
         )
         called = partial(
             self.problem.call, rng_key, args, {**kwargs, **self.static_kwargs}, mutable
         )
-        self.stepping = self._chosen_rule(parameters, called)
-        return SVIState(self.stepping.init(parameters), mutable, key)
+        rule = self.rule = self._chosen_rule(parameters, called)
+        self.optim = RuleAsOptimizer(rule, self.problem.model_names)
+        return SVIState(AtOnce(rule.init)(parameters), mutable, key)
 
     def get_params(self, svi_state: SVIState) -> dict[str, PyTree]:
         """The constrained values of all parameters: of the last accepted step."""
-        return self._bound()(by_name(self._initialised().answer(svi_state.optim_state)))
+        if self._constrain is None:
+            raise InputError(NOT_INITIALISED)
+        params = by_name(svi_state.optim_state.accepted)
+        constrained = self._constrain(params)
+        return {name: constrained[name] for name in params}
 
     def evaluate(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> Array:
         """The loss at the parameters and mutable state; see `numpyro.infer.SVI.evaluate`."""
@@ -206,7 +200,7 @@ class SVI(infer.SVI):
         values = {**self.get_params(svi_state), **held}
         # The key of NumPyro's own `update`, given this state.
         _, key = jax.random.split(svi_state.rng_key)
-        return self.loss.loss(key, values, self.model, self.guide, *args, **kwargs)
+        return with_either_map(self.loss).loss(key, values, self.model, self.guide, *args, **kwargs)
 
     def update(
         self,
@@ -236,9 +230,9 @@ class SVI(infer.SVI):
 
     def diagnostics(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> AdaptiveInfo:
         """What the next step of the automatic rule would report."""
-        if self.rule is not None:
-            raise expected("optim", "None, the automatic rule", type(self.rule).__name__)
-        info = self._step(svi_state, args, kwargs, False)[2]
+        if self.transformation is not None:
+            raise expected("optim", "None, the automatic rule", type(self.transformation).__name__)
+        info = self._step(svi_state, args, kwargs, False)[2].info
         if info is None:
             raise InputError(
                 "model: this one is mostly networks, whose rule has no diagnostics; use "
@@ -249,7 +243,7 @@ class SVI(infer.SVI):
     def run(
         self,
         rng_key: PRNGKeyArray,
-        num_steps: int | Converged | str,
+        num_steps: int | Epochs | Converged | str,
         *args: Any,
         progress_bar: bool = True,
         stable_update: bool = False,
@@ -267,9 +261,10 @@ class SVI(infer.SVI):
 
         Args:
             rng_key: the key of the run.
-            num_steps: how many; `Converged()`, or "auto" for short, until the ELBO no longer
-                improves by more than its noise.
-            *args: arguments of model and guide.
+            num_steps: how many; `Epochs(n)` for n times all batches; `Converged()`, or "auto" for
+                short, until the ELBO no longer improves by more than its noise.
+            *args: arguments of model and guide; `BatchesFrom(loader)` in the place of the first for
+                a batch in every step.
             progress_bar: whether to show one.
             stable_update: as in NumPyro; what is not finite is dropped in any case.
             forward_mode_differentiation: differentiate the loss forwards.
@@ -281,136 +276,83 @@ class SVI(infer.SVI):
                 bits as a run that was never stopped; `num_steps` counts from its start.
             **kwargs: keyword arguments of model and guide.
         """
-        rule = _stopping(num_steps)
-        total = rule.max_steps if rule is not None else positive_integer("num_steps", num_steps)
+        source = source_of(args, kwargs, self.loss, on_mesh=self.layout is not None)
+        stop, total = _stopping(num_steps), _number_of_steps(num_steps, source)
+        first = source.first()
+        args, kwargs = source.called(first)
         state = init_state
-        if state is None:
-            state = self.init(rng_key, *args, init_params=init_params, **kwargs)
-        elif self.problem is None:
-            self.init(rng_key, *args, init_params=init_params, **kwargs)
-        size = rule.window if rule is not None else max(1, min(total, -(-total // 20)))
-        if checkpoints is not None and rule is None:
-            size = min(size, SAVED_CHUNK)
-
-        layout, stepping, problem = self.layout, self._initialised(), self._traced()
-        place = lambda state: (
-            state if layout is None or _is_traced(state) else layout.put_state(state)
-        )
-        whole = lambda state: state if layout is None else layout.gathered(state)
-        state = place(state)
-        advance = self._advance(args, kwargs, forward_mode_differentiation)
+        if state is None or self.problem is None or source.per_epoch is not None:
+            with source.counted(first):
+                begun = self.init(rng_key, *args, init_params=init_params, **kwargs)
+            state = begun if state is None else state
+        layout, state = self.layout, with_strong_types(state)
+        step = self._pure_step(source, forward_mode_differentiation)
         with nullcontext() if layout is None else layout.active():
-            program = jax.make_jaxpr(advance)(state)
-            # Inside jit every new array is traced, whatever it is made of.
-            if _is_traced((rng_key, state, program.consts, jnp.zeros(()))):
-                _check_traceable(rule, checkpoints)
-                return self._scan(advance, state, total)
+            step = eqx.filter_closure_convert(step, state, first)
+        # Inside jit every new array is traced, whatever it is made of.
+        if _is_traced((rng_key, state, step, jnp.zeros(()))):
+            _check_traceable(stop, checkpoints, source)
+            state, infos = jax.lax.scan(lambda *each: step(*each), state, length=total)
+            return RunResult(self.get_params(state), state, infos.loss)
+        state = state if layout is None else layout.put_state(state)
+        length = _chunk_length(stop, total, checkpoints, source)
+        usual = total if stop is None else min(total, USUAL_STEPS)
+        outcome = Runner(
+            SVISteps(step, state, self._initialised(), length, layout, source, usual),
+            length,
+            stop=stop,
+            progress=progress_bar,
+            per_epoch=source.per_epoch if isinstance(num_steps, Epochs) else None,
+            shown=mean_losses,
+            checkpoints=checkpoints,
+            resume=resume,
+        ).run(Carried(state, state), total)
 
-        def body(i: Array, carry: tuple[SVIState, Array]) -> tuple[SVIState, Array]:
-            state, losses = carry
-            state, loss = advance(state)
-            return state, losses.at[i].set(loss)
+        def cause(state: SVIState) -> Cause:
+            with source.counted(first):
+                return self._cause(rng_key, state, args, kwargs)
 
-        buffer = jnp.zeros((size,), program.out_avals[-1].dtype)
-        # The length is traced: the last, shorter chunk needs no second compilation.
-        run = lambda state, length: jax.lax.fori_loop(0, length, body, (state, buffer))
-        chunk = jax.jit(run) if layout is None else layout.jitted(run, state)
-
-        keeper, history, ending = None, History(), None
-        if checkpoints is not None:
-            about = {"arguments": (args, kwargs)}
-            identity = Identity.of(state, about, advance, state)
-            keeper = Keeper(checkpoints, identity, whole(state), resume=resume)
-            if keeper.found is not None:
-                found, history, _, ending = keeper.found
-                state = place(found)
-            else:
-                # The first one shows that the others can be written too.
-                keeper.write(0, whole(state), 0.0)
-        done = len(history.step_losses)
-        converged = None if rule is None else ending == _CONVERGED
-        signals = nullcontext(Interrupt()) if keeper is None else deferred_interrupts()
-        shown = _bar(total, disable=not progress_bar or not is_first())
-        with stopping_if_lost(), signals as interrupt, shown as bar:
-            bar.update(done)
-            lost = halted = False
-            good = state
-            while done < total and not (converged or halted or lost):
-                length = min(size, total - done)
-                begun, (state, filled) = state, chunk(state, length)
-                wait_for(filled)
-                history.losses.append(np.asarray(filled[:length]))
-                good = begun if np.isfinite(history.losses[-1][0]) else good
-                done += length
-                bar.update(length)
-                bar.set_postfix_str(
-                    f"init loss: {history.losses[0][0]:.4f}, "
-                    f"avg. loss [{done - length + 1}-{done}]: {np.mean(history.losses[-1]):.4f}",
-                    refresh=False,
-                )
-                lost = self._stuck(state, history.latest(MAX_REJECTIONS))
-                if lost:
-                    cause = self._cause(rng_key, state, args, kwargs)
-                    warnings.warn(
-                        STUCK.format(done=done, cause=cause), RuntimeWarning, stacklevel=2
-                    )
-                    state = state if stepping.keeps_good_points else good
-                if rule is not None and not lost:
-                    converged = rule.reached_between(done - length, done, history.latest)
-                if keeper is not None:
-                    halted = in_any_process(bool(interrupt))
-                    keeper.note([], history.losses[-1])
-                    if converged or halted or lost or done >= total or keeper.due(done):
-                        keeper.save(done, whole(state), 0.0, _CONVERGED if converged else None)
-        dropped = np.count_nonzero(~np.isfinite(history.step_losses))
-        if dropped and not lost:
-            cause = self._cause(rng_key, state, args, kwargs)
-            said = DROPPED.format(count=dropped, done=done, cause=cause)
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
-        said = "" if lost or halted else far_off(state.optim_state, problem)
-        if said:
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
+        for remark in remarks_on(outcome, cause, self._traced()):
+            warnings.warn(remark, RuntimeWarning, stacklevel=2)
+        state = outcome.state.state
         params = self.get_params(state)
         if layout is not None:
             params = layout.local(layout.gathered(params))
-        result = RunResult(params, state, jnp.asarray(history.step_losses))
-        result.interrupted = halted and done < total and not converged
-        result.converged = converged
-        return result
+        converged = None if stop is None else outcome.stop_reason is StopReason.CONVERGED
+        ending = Ending(outcome.stop_reason, outcome.history, converged)
+        return RunResult(params, state, jax.device_put(outcome.history.step_losses), ending)
 
-    def _advance(
-        self, args: tuple, kwargs: dict[str, Any], forward_mode: bool
-    ) -> Callable[[SVIState], tuple[SVIState, Array]]:
-        """One step as a function of the state alone, on a mesh if there is one."""
+    def posterior(
+        self, result: RunResult, *args: Any, budget: Budget | None = None, **kwargs: Any
+    ) -> Posterior:
+        """The posterior that a run has led to, corrected and checked.
+
+        Args:
+            result: of `run`.
+            *args: arguments of model and guide: all data.
+            budget: what may be spent.
+            **kwargs: keyword arguments of model and guide.
+        """
+        kwargs = {**kwargs, **self.static_kwargs}
+        density = log_density(self.model, args, kwargs, result.params)
+        guide = guide_moments(density, self.guide, result.params)
+        return posterior_of(density, budget, guide)
+
+    def _pure_step(self, source: AbstractSource, forward_mode: bool) -> PureStep:
+        """One step of the state and what the source has for it, on a mesh if there is one."""
         layout, num_data = self.layout, self._traced().num_data
 
-        # Compiled within a loop; as a function of its own it is traced once and not twice.
-        @jax.jit
-        def advance(state: SVIState) -> tuple[SVIState, Array]:
-            own, named = args, kwargs
+        def step(state: SVIState, given: PyTree) -> tuple[SVIState, StepInfo]:
+            own, named = source.called(given)
             if layout is not None:
                 state = layout.pin(state)
-                own, named = layout.divide_data((args, kwargs), num_data)
-            return self.update(state, *own, forward_mode_differentiation=forward_mode, **named)
+                own, named = layout.divide_data((own, named), num_data)
+            with source.counted(given):
+                state, loss, made = self._step(state, own, named, forward_mode)
+            state = state if layout is None else layout.pin(state)
+            return state, StepInfo(loss, made.exploded)
 
-        return advance
-
-    def _scan(
-        self,
-        advance: Callable[[SVIState], tuple[SVIState, Array]],
-        state: SVIState,
-        num_steps: int,
-    ) -> RunResult:
-        """A run inside a transformation: nothing is known of it before it is over."""
-        state, losses = jax.lax.scan(lambda state, _: advance(state), state, length=num_steps)
-        return RunResult(self.get_params(state), state, losses)
-
-    def _stuck(self, state: SVIState, losses: np.ndarray) -> bool:
-        """Whether step after step was rejected: nothing else than what is not finite does that."""
-        rejections = getattr(state.optim_state, "rejections", None)
-        if rejections is None:
-            return len(losses) == MAX_REJECTIONS and not np.any(np.isfinite(losses))
-        return int(rejections) >= MAX_REJECTIONS
+        return step
 
     def _cause(
         self, rng_key: PRNGKeyArray, state: SVIState, args: tuple, kwargs: dict[str, Any]
@@ -423,14 +365,15 @@ class SVI(infer.SVI):
         kwargs = {**kwargs, **self.static_kwargs}
         losses = Losses.drawn(rng_key, self.loss, problem, Call(args, kwargs, {}, mutable or {}))
         cause = cause_at(rng_key, losses, point, problem.call(rng_key, args, kwargs, mutable))
-        if self.rule is None:
+        if self.transformation is None:
             return cause
         return cause._replace(advice=f"Use a smaller learning rate. {cause.advice}")
 
+    @without_vain_checks()
     def _step(
         self, svi_state: SVIState, args: tuple, kwargs: dict[str, Any], forward_mode: bool
-    ) -> tuple[SVIState, Array, AdaptiveInfo | None]:
-        problem, stepping = self._traced(), self._initialised()
+    ) -> tuple[SVIState, Array, Step]:
+        problem, rule = self._traced(), self._initialised()
         key, step_key = jax.random.split(svi_state.rng_key)
         # JAX draws some discrete values, which a guide then may have, with its own generator alone.
         if not self.loss.can_infer_discrete:
@@ -439,45 +382,50 @@ class SVI(infer.SVI):
         mutable = svi_state.mutable_state
         kwargs = {**kwargs, **self.static_kwargs}
         plain = Call(args, kwargs, {}, mutable or {})
-        here = Here(
+        inputs = StepInputs(
             problem,
             problem.call(plate_key, args, kwargs, mutable),
             lambda: problem.call(jax.random.fold_in(plate_key, 1), args, kwargs, mutable),
             partial(Losses.drawn, loss_key, self.loss, problem, plain, forward_mode=forward_mode),
             metric_key,
         )
-        step = stepping.step(svi_state.optim_state, here)
+        # Who lets JAX refuse it means the model, which `init` and `evaluate` run as they are told.
+        with jax.numpy_rank_promotion("allow"):
+            step = rule.step(svi_state.optim_state, inputs)
         if mutable:
-            mutable = _accepted(step.taken, step.losses.written[0], mutable)
-        return SVIState(step.state, mutable, key), step.loss * problem.num_data, step.info
+            mutable = _accepted(step.taken, step.written, mutable)
+        return SVIState(step.state, mutable, key), step.loss * problem.num_data, step
 
     def _bound(self) -> partial:
         """From unconstrained to constrained parameters, as NumPyro's `init` bound it."""
         if not isinstance(self.constrain_fn, partial):
-            raise InputError(_NOT_INITIALISED)
+            raise InputError(NOT_INITIALISED)
         return self.constrain_fn
 
     def _initialised(self) -> AbstractRule:
-        if self.stepping is None:
-            raise InputError(_NOT_INITIALISED)
-        return self.stepping
+        if self.rule is None:
+            raise InputError(NOT_INITIALISED)
+        return self.rule
 
     def _traced(self) -> TracedProblem:
         if self.problem is None:
-            raise InputError(_NOT_INITIALISED)
+            raise InputError(NOT_INITIALISED)
         return self.problem
 
     def _chosen_rule(self, parameters: Parameters, called: Callable[[], Call]) -> AbstractRule:
         """The user's, or the automatic one that fits, for which the loss gets its particles."""
         problem = self._traced()
-        if self.rule is not None:
+        if self.transformation is not None:
             preconditioner = precondition(
                 problem,
                 self._metric(max(3, getattr(self.loss, "num_particles", 1))),
                 curvature=self.curvature,
                 damping=DEFAULT_DAMPING if self.damping is None else self.damping,
             )
-            return PreconditionedRule(self.rule, preconditioner, problem.model_names)
+            own = by_site_name(self.transformation, problem.model_names)
+            return OptimizerRule(optax.chain(preconditioner, own))
+        if not jax.tree.leaves(parameters):
+            return NothingToLearn()
         network = self._network(parameters, called)
         if network is not None:
             # Each has a minibatch of its own; one or four of them take longer to arrive.
@@ -485,7 +433,10 @@ class SVI(infer.SVI):
             return network
         geometry = self.curvature
         if geometry is None:
-            geometry = geometry_of(self.guide, problem, parameters)
+            here = lambda: self._metric(1).operator(
+                problem, parameters, called(), jax.random.key(0)
+            )
+            geometry = geometry_of(self.guide, problem, parameters, here)
         elif isinstance(geometry, AbstractCurvature):
             geometry = Linearised(geometry, num_data=problem.num_data)
         self._take_particles(default_particles(geometry, parameters))
@@ -493,7 +444,7 @@ class SVI(infer.SVI):
         adaptive = Adaptive(geometry, problem.num_data, **options)
         return AutomaticRule(adaptive, self._metric(geometry.num_draws))
 
-    def _network(self, parameters: Parameters, called: Callable[[], Call]) -> NetworkRule | None:
+    def _network(self, parameters: Parameters, called: Callable[[], Call]) -> OptimizerRule | None:
         """The rule for networks, where nothing else was asked for and they are most of it all."""
         problem = self._traced()
         if any(choice is not None for choice in (self.curvature, self.fisher, self.damping)):
@@ -501,7 +452,7 @@ class SVI(infer.SVI):
         if not has_many_parameters(self.guide, problem, parameters):
             return None
         structure = layers_of(problem, parameters, called())
-        return None if structure is None else NetworkRule.of(problem, structure)
+        return None if structure is None else network_rule(problem, structure)
 
     def _take_particles(self, count: int) -> None:
         if self._own_loss:
@@ -517,32 +468,33 @@ def default_metric(num_particles: int = 10) -> AbstractMetric:
     return BayesianNetwork(estimator, num_particles) + Divergence(estimator, num_particles)
 
 
-def _as_optimizer(
-    optim: optax.GradientTransformation | Optimizer | _NumPyroOptim | None,
-) -> _NumPyroOptim | None:
+def _as_transformation(
+    optim: optax.GradientTransformation | Optimizer | NumPyroOptim | None,
+) -> optax.GradientTransformation | None:
     if isinstance(optim, Minimize):
         raise expected("optim", "an optimizer that takes one gradient at a time", "Minimize")
-    if optim is None or isinstance(optim, _NumPyroOptim):
+    if optim is None or isinstance(optim, optax.GradientTransformation):
         return optim
     if isinstance(optim, Optimizer):
-        return _NumPyroOptim(lambda *args: args, *optim)
-    if isinstance(optim, optax.GradientTransformation):
-        return optax_to_numpyro(optim)
+        optim = NumPyroOptim(lambda *args: args, *optim)
+    if isinstance(optim, NumPyroOptim):
+        return numpyro_as_optax(optim)
     raise expected(
         "optim", "an optax transformation, a NumPyro optimizer or None", type(optim).__name__
     )
 
 
-def _check_loss(loss: ELBO) -> None:
-    if getattr(loss, "multi_sample_guide", False):
-        raise InputError(
-            "loss: expected multi_sample_guide=False, got True. The metric is that of one draw: "
-            "let the guide draw every latent once, and take as many particles as it drew samples, "
-            "for instance Trace_ELBO(num_particles=10)."
-        )
+def _number_of_steps(num_steps: int | Epochs | Converged | str, source: AbstractSource) -> int:
+    """The most that a run may take."""
+    if isinstance(num_steps, Epochs):
+        if source.per_epoch is None:
+            raise expected("num_steps", "a number, since there is no BatchesFrom", num_steps)
+        return num_steps.count * source.per_epoch
+    rule = _stopping(num_steps)
+    return positive_integer("num_steps", num_steps) if rule is None else rule.max_steps
 
 
-def _stopping(num_steps: int | Converged | str) -> Converged | None:
+def _stopping(num_steps: int | Epochs | Converged | str) -> Converged | None:
     if isinstance(num_steps, Converged):
         return num_steps
     if isinstance(num_steps, str):
@@ -556,8 +508,15 @@ def _is_traced(tree: PyTree) -> bool:
     return any(is_traced(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def _check_traceable(rule: Converged | None, checkpoints: Checkpoints | None) -> None:
+def _check_traceable(
+    rule: Converged | None, checkpoints: Checkpoints | None, source: AbstractSource
+) -> None:
     """Refuse what needs the values of a run that is traced."""
+    if source.per_epoch is not None:
+        raise InputError(
+            "args: expected arrays, since the run is inside jit, vmap or grad, where nothing can "
+            "be loaded, got BatchesFrom. Call run outside."
+        )
     if rule is not None:
         raise InputError(
             f"num_steps: expected a number, since the run is inside jit, vmap or grad, got {rule}. "
@@ -577,7 +536,16 @@ def _accepted(accepted: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, old)
 
 
-def _bar(total: int, *, disable: bool):
-    import tqdm
-
-    return tqdm.tqdm(total=total, disable=disable)
+def _chunk_length(
+    stop: Converged | None,
+    num_steps: int,
+    checkpoints: Checkpoints | None,
+    source: AbstractSource,
+) -> int:
+    """Most steps between two moments at which a run is looked at."""
+    if source.most_steps is not None:
+        return source.most_steps
+    if stop is not None:
+        return stop.window
+    longest = LONGEST if checkpoints is None else SAVED_CHUNK
+    return min(max(1, -(-num_steps // NUM_CHUNKS)), longest)

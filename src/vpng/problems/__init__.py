@@ -19,6 +19,13 @@ from vpng.problems.matrix_factorization import (
     towards_mode,
 )
 from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Network, mlp
+from vpng.problems.rating_matrix import (
+    RatingMatrix,
+    Ratings,
+    UserSplit,
+    rating_matrix,
+    split_users,
+)
 from vpng.problems.softplus_poisson import Counted, SoftplusPoisson, counted
 from vpng.problems.standardised import standardised
 from vpng.problems.vae import (
@@ -48,7 +55,10 @@ __all__ = [
     "Network",
     "NormalLikelihood",
     "PoissonLikelihood",
+    "RatingMatrix",
+    "Ratings",
     "SoftplusPoisson",
+    "UserSplit",
     "VariationalAutoencoder",
     "calibrated",
     "counted",
@@ -62,8 +72,10 @@ __all__ = [
     "mlp_vae",
     "paper_factorization",
     "paper_vae",
+    "rating_matrix",
     "reconstruct",
     "sample_prior",
+    "split_users",
     "standardised",
     "towards_mode",
     "vae",

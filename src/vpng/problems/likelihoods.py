@@ -15,8 +15,9 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Num, PyTree
 
-from vpng.checks import counts, finite_array, is_traced
+from vpng.checks import counts, finite_array
 from vpng.errors import InputError, expected
+from vpng.numerics.trees import is_traced
 
 
 class AbstractLikelihood(eqx.Module):

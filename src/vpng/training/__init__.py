@@ -1,12 +1,13 @@
 """Training: the loop and its parts."""
 
+from vpng.run.checkpoint import Checkpoints, EverySeconds, EverySteps
+from vpng.run.history import History, Record
+from vpng.run.outcome import StopReason
 from vpng.training.blocks import Blocks
-from vpng.training.checkpoint import Checkpoints, EverySeconds, EverySteps
 from vpng.training.data import AbstractData, Batches, InMemory
 from vpng.training.fit import fit
 from vpng.training.guard import Guard, Trouble
-from vpng.training.history import History, Record
-from vpng.training.loop import FitResult, Loop, StopReason, current, iterate_averaged
+from vpng.training.loop import FitResult, Loop, current, iterate_averaged
 from vpng.training.step import StepInfo, TrainState, init_state, make_step
 
 __all__ = [

@@ -1,54 +1,43 @@
 """Steps in compiled chunks: without a look while all is finite, examined one by one after that."""
 
 import time
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Int
 
 from vpng.distributed.layout import Layout, compiled
-from vpng.interrupts import wait_for
 from vpng.objective import ELBO
-from vpng.problem import Problem
+from vpng.problem import AbstractProblem
+from vpng.run.chunk import Chunk, Step, capacity_for, many_steps
+from vpng.run.history import History, Record
+from vpng.run.identity import Identity
+from vpng.run.runner import AbstractSteps
+from vpng.runtime.interrupts import wait_for
 from vpng.training.data import AbstractData, Batches
 from vpng.training.guard import Guard, finite_throughout
-from vpng.training.step import StepInfo, TrainState, make_bare_step, make_step
-from vpng.training.watched import Watched, watched_step
+from vpng.training.placed import Placed
+from vpng.training.step import StepInfo, TrainState, make_bare_step, make_examined_step
+from vpng.training.watched import Bare, Watched, bare_step, watched_step
 
-
-class Chunk(NamedTuple):
-    """The steps of a chunk.
-
-    Attributes:
-        state: after them.
-        info: what each of them reports.
-        seconds: that they took, without compilation.
-    """
-
-    state: TrainState
-    info: StepInfo
-    seconds: float
-
-
-State = TypeVar("State", TrainState, Watched)
-Advance = Callable[[State, AbstractData], tuple[State, StepInfo]]
+State = TypeVar("State", Bare, Watched)
 Program = Callable[[State, AbstractData, np.int32], tuple[State, StepInfo, Bool[Array, ""]]]
 
 
 class Chunks:
-    """Runs chunks of at most `length` steps of one problem, optimizer and shape of data.
+    """The programs of one problem, optimizer and shape of data.
 
-    The bare program is compiled at once. The one that examines every step is compiled when the
-    first chunk turns out not to be finite; that chunk is done again, and the run stays with it.
+    The bare program is compiled at once. The one that examines every step is compiled when it is
+    first asked for.
     """
 
     def __init__(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         optimizer: optax.GradientTransformation,
         objective: ELBO,
         batches: Batches,
@@ -58,84 +47,135 @@ class Chunks:
         state: TrainState,
         data: AbstractData,
         layout: Layout | None,
+        num_steps: int,
     ) -> None:
-        self.guard = guard
-        self.step = make_bare_step(problem, optimizer, objective, batches)
-        careful = watched_step(make_step(problem, optimizer, objective, batches))
-        look = guard is not None
-        self._bare = _compile(self.step, length, state, data, layout, look=look)
-        self._compile_careful = lambda: _compile(
-            careful, length, Watched.of(state), data, layout, look=False
+        self.guard, self.layout = guard, layout
+        self._rule = None if guard is None else guard.explosions
+        parts, size = (problem, optimizer, objective, batches), problem.num_data
+        self.step = bare_step(make_bare_step(*parts), self._rule, size)
+        examined = watched_step(make_examined_step(*parts), self._rule, size)
+        look, start, room = guard is not None, self.start(state), capacity_for(length)
+        self.bare = _compile(self.step, room, start, data, layout, num_steps, look=look)
+        self._compile_examined = lambda: _compile(
+            examined, room, start.watched, data, layout, num_steps, look=False
         )
-        self._careful: Program[Watched] | None = None
-        self._watched: Watched | None = None
+        self._examined: Program[Watched] | None = None
 
-    def run(self, state: TrainState, data: AbstractData, last_step: int) -> Chunk:
-        """The next chunk, up to `last_step`."""
-        last = np.int32(last_step)
-        spent = 0.0
-        if self.guard is None or int(state.rejected) == 0:
+    @property
+    def examined(self) -> Program[Watched]:
+        """The program that looks at every step."""
+        if self._examined is None:
+            self._examined = self._compile_examined()
+        return self._examined
+
+    def start(self, state: TrainState) -> Bare:
+        """What a run carries before anything is known about a state."""
+        return Bare.of(state, self._rule)
+
+
+class TrainingSteps(AbstractSteps[Bare | Watched]):
+    """The chunks of one run on its data.
+
+    A chunk that turns out not to be finite, or in which the loss has exploded, is done again by the
+    program that examines every step, and the run stays with that one.
+    """
+
+    def __init__(
+        self,
+        chunks: Chunks,
+        data: AbstractData,
+        about: Mapping[str, object],
+        measure: Callable[[TrainState], dict[str, float]],
+    ) -> None:
+        self._chunks, self._data, self._about, self._measure = chunks, data, about, measure
+        self.known_identity: Identity | None = None
+
+    def advance(self, state: Bare | Watched, length: int) -> tuple[Bare | Watched, Chunk]:
+        chunks, count, spent = self._chunks, np.int32(length), 0.0
+        if chunks.guard is None or int(state.state.rejected) == 0:
             began = time.perf_counter()
-            new, info, clean = self._bare(state, data, last)
+            new, info, clean = chunks.bare(state.bare, self._data, count)
             wait_for(info.loss)
             jax.block_until_ready(new)
             spent = time.perf_counter() - began
-            if self.guard is None or bool(clean):
-                return Chunk(new, info, spent)
-        if self._careful is None:
-            self._careful = self._compile_careful()
+            if chunks.guard is None or bool(clean):
+                return new, _told(info, length, spent)
+        examined = chunks.examined
         began = time.perf_counter()
-        self._watched, info, _ = self._careful(self.known(state), data, last)
+        watched, info, _ = examined(state.watched, self._data, count)
         wait_for(info.loss)
-        jax.block_until_ready(self._watched)
-        return Chunk(self._watched.state, info, spent + time.perf_counter() - began)
+        jax.block_until_ready(watched)
+        return watched, _told(info, length, spent + time.perf_counter() - began)
 
-    def last_good(self, state: TrainState) -> TrainState:
-        """`state` at the last point whose loss and gradient were finite, as far as is known."""
-        return self.known(state).at_its_best
+    def is_stuck(
+        self, state: Bare | Watched, record: Record, history: History, *, at_end: bool
+    ) -> bool:
+        guard, count = self._chunks.guard, len(history.losses[-1])
+        if guard is None:
+            return False
+        in_a_row = int(state.state.rejected_in_a_row)
+        return (at_end and record.rejected == count) or in_a_row >= guard.max_rejections
 
-    def go_on_with(self, watched: Watched) -> TrainState:
-        """The state of a run that ended elsewhere, with what was known there."""
-        self._watched = watched
-        return watched.state
+    def last_good(self, state: Bare | Watched) -> Bare | Watched:
+        return self._chunks.start(state.watched.at_its_best)
 
-    def known(self, state: TrainState) -> Watched:
-        """What the chunk before knows, if `state` is where it ended."""
-        if self._watched is not None and self._watched.state is state:
-            return self._watched
-        return Watched.of(state)
+    def measure(self, state: Bare | Watched) -> dict[str, float]:
+        return self._measure(state.state)
+
+    def identity(self, state: Bare | Watched) -> Identity:
+        if self.known_identity is None:
+            data = self._data.data if isinstance(self._data, Placed) else self._data
+            about = {**self._about, "data": data}
+            step = self._chunks.step
+            self.known_identity = Identity.of(state.state, about, step, state.bare, self._data)
+        return self.known_identity
+
+    def to_save(self, state: Bare | Watched) -> Watched:
+        layout = self._chunks.layout
+        return state.watched if layout is None else layout.gathered(state.watched)
+
+    def from_saved(self, saved: Watched, step: int) -> Watched:
+        layout = self._chunks.layout
+        return saved if layout is None else layout.put_state(saved)
+
+
+def _told(info: StepInfo, length: int, seconds: float) -> Chunk:
+    rejected = np.asarray(info.rejected)[:length]
+    cause = ""
+    if info.trouble is not None and rejected.any():
+        cause = info.trouble.words((int(rejected.argmax()),))
+    exploded = np.asarray(info.exploded)[:length]
+    return Chunk(np.asarray(info.loss)[:length], rejected, exploded, cause, seconds)
 
 
 def _compile(
-    step: Advance[State],
-    length: int,
+    step: Step[State, AbstractData, StepInfo],
+    capacity: int,
     state: State,
     data: AbstractData,
     layout: Layout | None,
+    num_steps: int,
     *,
     look: bool,
 ) -> Program[State]:
-    _, shapes = jax.eval_shape(step, state, data)
-    empty = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
+    def pinned(state: State, data: AbstractData) -> tuple[State, StepInfo]:
+        state, info = step(state, data)
+        return (state if layout is None else layout.pin(state)), info
+
+    several = many_steps(pinned, capacity, state, data)
 
     def chunk(
-        state: State, data: AbstractData, last_step: Array
+        state: State, data: AbstractData, length: Int[Array, ""]
     ) -> tuple[State, StepInfo, Bool[Array, ""]]:
-        # One program for every chunk, the last and shorter one too: the number of steps is traced.
-        def body(position: Array, carry: tuple[State, StepInfo]) -> tuple:
-            state, infos = carry
-            state, info = step(state, data)
-            state = state if layout is None else layout.pin(state)
-            return state, jax.tree.map(lambda all_, one: all_.at[position].set(one), infos, info)
-
-        count = jnp.minimum(length, last_step - state.step)
-        new, infos = jax.lax.fori_loop(0, count, body, (state, empty))
-        return new, infos, _clean(infos, new, state) if look else jnp.ones((), bool)
+        new, infos = several(state, data, length)
+        if not look:
+            return new, infos, jnp.ones((), bool)
+        return new, infos, _clean(infos, new.state, state.state)
 
     def results(layout: Layout, shapes: tuple[State, StepInfo, Array]) -> tuple:
         return layout.state_shardings(shapes[0]), layout.everywhere, layout.everywhere
 
-    return compiled(layout, chunk, state, data, np.int32(0), results=results)
+    return compiled(layout, chunk, state, data, np.int32(0), results=results, num_steps=num_steps)
 
 
 def _clean(infos: StepInfo, new: TrainState, old: TrainState) -> Bool[Array, ""]:

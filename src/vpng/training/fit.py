@@ -6,11 +6,13 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray, PyTree
 
+from vpng.checks import positive_integer
 from vpng.distributed.layout import Layout
 from vpng.objective import ELBO
-from vpng.problem import Parameters, Problem
-from vpng.stopping import Converged
-from vpng.training.checkpoint import Checkpoints
+from vpng.problem import AbstractProblem, Parameters
+from vpng.run.checkpoint import Checkpoints
+from vpng.run.stopping import Converged
+from vpng.runtime.compilation import USUAL_STEPS
 from vpng.training.data import AbstractData
 from vpng.training.guard import Guard
 from vpng.training.loop import Callback, FitResult, Loop, Metric, Readout, current
@@ -18,7 +20,7 @@ from vpng.training.step import TrainState
 
 
 def fit(
-    problem: Problem,
+    problem: AbstractProblem,
     params: Parameters,
     data: PyTree | AbstractData,
     optimizer: optax.GradientTransformation,
@@ -69,7 +71,8 @@ def fit(
         init_from: a state to go on from, instead of `params`.
         readout: which parameters of a state are measured and returned: `current`, or
             `iterate_averaged`.
-        guard: drops steps that are not finite and stops when nothing else is left; None for none.
+        guard: drops steps that are not finite, takes explosions back, and stops a hopeless run;
+            None for none.
         mesh: devices among which every batch is divided, of this process or of many; a `Layout` to
             divide the parameters too. The result is the same up to rounding.
 
@@ -79,6 +82,7 @@ def fit(
     Raises:
         InputError: if an argument does not fit.
     """
+    positive_integer("num_steps", num_steps)
     loop = Loop(
         problem,
         params,
@@ -91,6 +95,7 @@ def fit(
         readout=readout,
         guard=guard,
         mesh=mesh,
+        usual_steps=num_steps if stop is None else min(num_steps, USUAL_STEPS),
     )
     state = loop.init(params, rng_key) if init_from is None else init_from
     return loop.run(

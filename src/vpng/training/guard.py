@@ -3,7 +3,8 @@
 A run goes ahead without looking, in compiled chunks, and looks once at the end of each: at every
 loss, at what the parts of the optimizer found, and at the whole state. Only a chunk in which
 something was not finite is done again, from where it began, with steps that are examined one by
-one; and from then on every step is. A healthy run thus pays for one look a chunk.
+one; and from then on every step is. A healthy run thus pays for one look a chunk. What explodes
+and stays finite is found by `vpng.run.explosion`, and makes a chunk be done again in the same way.
 """
 
 from typing import Any, NamedTuple
@@ -13,26 +14,31 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from vpng.checks import positive_integer
+from vpng.checks import of_kind, positive_integer
 from vpng.curvature.base import SolveInfo
-from vpng.findings import Findings, all_finite, is_floating, joined, path_name
+from vpng.findings import Findings, is_floating, joined, path_name
+from vpng.numerics.trees import all_finite
 from vpng.objective import ELBO
-from vpng.problem import Parameters, Problem
+from vpng.problem import AbstractProblem, Parameters
+from vpng.run.explosion import Explosions
 
 NUM_NAMED = 3
 
 
 class Guard(eqx.Module):
-    """Steps that are not finite are dropped, and a run of nothing else is stopped.
+    """Steps that are not finite are dropped, explosions are taken back, a hopeless run is stopped.
 
     Attributes:
         max_rejections: steps dropped in a row after which a run stops with its last good state.
+        explosions: when a finite loss counts as an explosion; None for never.
     """
 
     max_rejections: int = eqx.field(default=30, static=True)
+    explosions: Explosions | None = Explosions()
 
     def __check_init__(self) -> None:
         positive_integer("max_rejections", self.max_rejections)
+        of_kind("explosions", self.explosions, Explosions | None, "Explosions(), or None")
 
 
 class Trouble(NamedTuple):
@@ -44,6 +50,7 @@ class Trouble(NamedTuple):
         metric: Fisher statistics, factors and solves, as the optimizer's parts found them.
         update: by parameter.
         optimizer: moments, averages and the like, by their place in the optimizer's state.
+        explosion: whether the loss was finite and had exploded.
     """
 
     loss: Findings
@@ -51,6 +58,7 @@ class Trouble(NamedTuple):
     metric: Findings
     update: Findings
     optimizer: Findings
+    explosion: Findings
 
     def rejects(self, loss: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether the step is dropped; the parts of the loss only explain its own value."""
@@ -68,7 +76,7 @@ class Trouble(NamedTuple):
 
 def trouble_in_loss(
     rng_key: PRNGKeyArray,
-    problem: Problem,
+    problem: AbstractProblem,
     objective: ELBO,
     parameters: Parameters,
     batch: PyTree,

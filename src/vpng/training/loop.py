@@ -2,9 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from copy import copy
-from enum import Enum
 from typing import NamedTuple
 
 import jax
@@ -14,26 +12,25 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from vpng.checks import finite_scalar, of_kind, positive_integer, random_key
-from vpng.distributed.faults import stopping_if_lost
 from vpng.distributed.layout import Layout, as_layout, compiled
-from vpng.distributed.processes import agreed, is_first
 from vpng.errors import expected
 from vpng.findings import path_name
-from vpng.interrupts import Interrupt, deferred_interrupts
 from vpng.objective import ELBO
-from vpng.problem import Parameters, Problem, check_problem
-from vpng.stopping import Converged
-from vpng.support import check_support
-from vpng.training.checkpoint import Checkpoints, Keeper
-from vpng.training.chunks import Chunks
+from vpng.problem import AbstractProblem, Parameters, Problem, check_problem
+from vpng.problem.support import check_support
+from vpng.run.checkpoint import Checkpoints
+from vpng.run.history import RESERVED, History, Record
+from vpng.run.identity import kind_of
+from vpng.run.outcome import Outcome, StopReason
+from vpng.run.runner import Runner
+from vpng.run.stopping import Converged
+from vpng.runtime.compilation import USUAL_STEPS
+from vpng.training.chunks import Chunks, TrainingSteps
 from vpng.training.data import AbstractData, Batches, InMemory, as_data
 from vpng.training.guard import Guard
-from vpng.training.history import RESERVED, History, Record
-from vpng.training.identity import Identity, kind_of
-from vpng.training.placed import Placed, placed
-from vpng.training.progress import progress_bar
-from vpng.training.step import StepInfo, TrainState, init_state
-from vpng.training.watched import Watched
+from vpng.training.placed import placed
+from vpng.training.step import TrainState, init_state
+from vpng.training.watched import Bare, Watched
 from vpng.transform.iterate_average import averaged
 
 Metric = Callable[[Parameters, PRNGKeyArray], Array]
@@ -50,25 +47,6 @@ def current(state: TrainState) -> Parameters:
 def iterate_averaged(state: TrainState) -> Parameters:
     """The average of the iterates, for an optimizer with `vpng.transform.iterate_average`."""
     return averaged(state.optimizer)
-
-
-class StopReason(Enum):
-    """Why a run ended."""
-
-    STEPS = "all steps were done"
-    SECONDS = "the time was used up"
-    CALLBACK = "a callback asked to stop"
-    CONVERGED = "the loss no longer improves by more than its noise"
-    INTERRUPTED = "a signal asked to stop; the checkpoint is the place to go on from"
-    NOT_FINITE = (
-        "too many steps in a row had a loss, gradient or update that is not finite; the parameters "
-        "are the last good ones. "
-        "Lower the learning rate, raise the damping, look at the data or use float64"
-    )
-
-
-_FINAL = (StopReason.CALLBACK, StopReason.NOT_FINITE, StopReason.CONVERGED)
-"""Endings that more steps or more time do not undo."""
 
 
 class FitResult(NamedTuple):
@@ -102,7 +80,7 @@ class Loop:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         params: Parameters,
         data: PyTree | AbstractData,
         optimizer: optax.GradientTransformation,
@@ -114,14 +92,16 @@ class Loop:
         readout: Readout = current,
         guard: Guard | None = Guard(),
         mesh: Mesh | Layout | None = None,
+        usual_steps: int = USUAL_STEPS,
     ) -> None:
-        """Check and compile; the arguments are those of `fit`.
+        """Check and compile; the arguments are those of `fit`, and how long a run usually is.
 
         Raises:
             InputError: if an argument does not fit.
         """
         positive_integer("record_every", record_every)
-        of_kind("problem", problem, Problem, "a vpng.Problem")
+        positive_integer("usual_steps", usual_steps)
+        of_kind("problem", problem, AbstractProblem, "a vpng.Problem")
         of_kind("optimizer", optimizer, optax.GradientTransformation, "an optax transformation")
         of_kind("objective", objective, ELBO, "an objective such as ELBO(10)")
         of_kind("guard", guard, Guard | None, "Guard(), or None for none")
@@ -131,15 +111,15 @@ class Loop:
             raise expected("data", f"problem.num_data = {problem.num_data} data", len(self._data))
         self._batches = Batches(len(self._data), batch_size, self._data.num_blocks)
         self._optimizer = optimizer
-        self._identity: Identity | None = None
         self._about = {
             "problem": problem,
             "objective": objective,
             "batches": self._batches,
             "record_every": record_every,
         }
+        self._record_every = record_every
         check_problem(problem, params, self._data.few())
-        if isinstance(self._data, InMemory):
+        if isinstance(self._data, InMemory) and isinstance(problem, Problem):
             check_support(problem, params, self._data.everything())
         state = self.init(params, jax.random.key(0))
         self._chunks = Chunks(
@@ -152,10 +132,13 @@ class Loop:
             state=state,
             data=self._data,
             layout=self._layout,
+            num_steps=usual_steps,
         )
         whole = {} if self._layout is None else {"out_shardings": self._layout.everywhere}
         self._readout = jax.jit(readout, **whole)
         self._measure = _compile_metrics(metrics or {}, state, readout, self._layout)
+        self._steps = self._steps_on(self._data)
+        self._ended: Bare | Watched | None = None
 
     def on(
         self, data: PyTree | AbstractData, *, metrics: Mapping[str, Metric] | None = None
@@ -175,11 +158,14 @@ class Loop:
         own, given = (_kinds(held) for held in (self._data, other._data))
         if own != given:
             raise expected("data", f"arrays as the loop was made with, {own}", given)
-        other._identity = None
         if metrics is not None:
             _check_names(metrics)
             other._measure = lambda state: _floats(_evaluated(metrics, state, self._readout))
+        other._steps = other._steps_on(other._data)
         return other
+
+    def _steps_on(self, data: AbstractData) -> TrainingSteps:
+        return TrainingSteps(self._chunks, data, self._about, self._measure)
 
     def init(
         self,
@@ -229,82 +215,53 @@ class Loop:
                 raise expected(f"callbacks[{place}]", "a function (record, state)", repr(callback))
         if stop is not None:
             num_steps = min(num_steps, stop.max_steps)
-        last_step = min(int(state.step) + num_steps, np.iinfo(np.int32).max)
-        state = self._placed(state)
-        history, seconds, reason = History(), 0.0, None
-        keeper = None if checkpoints is None else self._keeper(checkpoints, state, resume)
-        if keeper is not None and keeper.found is not None:
-            restored, history, seconds, ending = keeper.found
-            state = self._chunks.go_on_with(self._placed(restored))
-            reason = None if ending is None else StopReason[ending]
-        if max_seconds is not None and seconds >= max_seconds:
-            reason = StopReason.SECONDS
-        signals = nullcontext(Interrupt()) if keeper is None else deferred_interrupts()
-        shown = progress_bar(num_steps, enabled=progress and is_first())
-        with stopping_if_lost(), signals as interrupt, shown as bar:
-            while reason is None and int(state.step) < last_step:
-                done = int(state.step)
-                state, info, spent = self._chunks.run(state, self._data, last_step)
-                seconds += spent
-                step = int(state.step)
-                count = step - done
-                record = _record(step, seconds, info, count, self._measure(state))
-                history.records.append(record)
-                history.losses.append(np.asarray(info.loss)[:count])
-                bar.advance(count, record)
-                stops = [bool(callback(record, state)) for callback in callbacks]
-                if any(stops):
-                    reason = StopReason.CALLBACK
-                elif self._hopeless(state, record.rejected == count and step >= last_step):
-                    state, reason = self._chunks.last_good(state), StopReason.NOT_FINITE
-                elif stop is not None and stop.reached_between(done, step, history.latest):
-                    reason = StopReason.CONVERGED
-                elif max_seconds is not None and seconds >= max_seconds:
-                    reason = StopReason.SECONDS
-                elif step < last_step and interrupt:
-                    reason = StopReason.INTERRUPTED
-                reason = agreed(reason, tuple(StopReason))
-                if keeper is not None:
-                    keeper.note([record], history.losses[-1])
-                    if reason is not None or step >= last_step or keeper.due(step):
-                        ending = reason.name if reason in _FINAL else None
-                        keeper.save(step, self._whole(state), seconds, ending)
-        reason = reason or StopReason.STEPS
-        _warn_of_rejections(history, reason)
+        begun = int(state.step)
+        runner = Runner(
+            self._steps,
+            self._record_every,
+            max_seconds=max_seconds,
+            stop=stop,
+            callbacks=[_of_the_state(callback) for callback in callbacks],
+            progress=progress,
+            checkpoints=checkpoints,
+            resume=resume,
+        )
+        most = min(num_steps, np.iinfo(np.int32).max - begun)
+        outcome = runner.run(self._carried(state), most, begun)
+        self._ended = outcome.state
+        _warn_of_rejections(outcome)
+        state = outcome.state.state
         params = self._readout(state)
         if self._layout is not None:
             params = self._layout.local(params)
-        return FitResult(params, state, history, reason)
+        return FitResult(params, state, outcome.history, outcome.stop_reason)
 
-    def _hopeless(self, state: TrainState, ends_so: bool) -> bool:
-        guard, in_a_row = self._chunks.guard, int(state.rejected_in_a_row)
-        return guard is not None and (ends_so or in_a_row >= guard.max_rejections)
-
-    def _keeper(self, checkpoints: Checkpoints, state: TrainState, resume: bool) -> Keeper:
-        if self._identity is None:
-            data = self._data.data if isinstance(self._data, Placed) else self._data
-            about = {**self._about, "data": data}
-            self._identity = Identity.of(state, about, self._chunks.step, state, self._data)
-        keeper = Keeper(checkpoints, self._identity, self._whole(state), resume=resume)
-        if keeper.found is None:
-            # The first one shows that the others can be written too.
-            keeper.write(int(state.step), self._whole(state), 0.0)
-        return keeper
-
-    def _whole(self, state: TrainState) -> Watched:
-        """All that the next chunk reads, where this process can read it."""
-        watched = self._chunks.known(state)
-        return watched if self._layout is None else self._layout.gathered(watched)
+    def _carried(self, state: TrainState) -> Bare | Watched:
+        """What a run from `state` carries: all that is known if the last one ended there."""
+        ended = self._ended
+        if ended is not None and ended.state is state:
+            return ended
+        return self._chunks.start(self._placed(state))
 
 
-def _warn_of_rejections(history: History, reason: StopReason) -> None:
-    rejected = sum(record.rejected for record in history.records)
-    if rejected:
-        steps = len(history.step_losses)
-        first = next((record.cause for record in history.records if record.cause), "")
+def _of_the_state(callback: Callback) -> Callable[[Record, Bare | Watched], bool | None]:
+    return lambda record, carried: callback(record, carried.state)
+
+
+def _warn_of_rejections(outcome: Outcome) -> None:
+    steps, said = len(outcome.history.step_losses), []
+    if outcome.rejected:
+        said.append(f"{outcome.rejected} of {steps} steps were not finite and were dropped")
+    if outcome.exploded:
+        said.append(
+            f"{outcome.exploded} times in {steps} steps the loss exploded, and the run went back "
+            "to a good point with shorter steps"
+        )
+    if said:
+        reason = outcome.stop_reason
         end = f". Stopped: {reason.value}." if reason is StopReason.NOT_FINITE else "."
-        named = f", first: {first}" if first else ""
-        message = f"vpng: {rejected} of {steps} steps were not finite and were dropped{named}{end}"
+        named = f", first: {outcome.cause}" if outcome.cause else ""
+        message = f"vpng: {'; '.join(said)}{named}{end}"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
@@ -350,18 +307,3 @@ def _evaluated(
         if np.ndim(value) != 0:
             raise expected(f"metrics[{name!r}]", "a single number", f"shape {np.shape(value)}")
     return values
-
-
-def _record(
-    iteration: int, seconds: float, info: StepInfo, count: int, metrics: dict[str, float]
-) -> Record:
-    losses = np.asarray(info.loss, dtype=np.float64)[:count]
-    rejected = np.asarray(info.rejected)[:count]
-    kept = losses[~rejected]
-    loss = float(kept.mean()) if kept.size else float("nan")
-    error = float(kept.std(ddof=1) / np.sqrt(kept.size)) if kept.size > 1 else float("inf")
-    cause = ""
-    if info.trouble is not None and rejected.any():
-        first = int(rejected.argmax())
-        cause = f"{info.trouble.words((first,))} at step {iteration - count + first + 1}"
-    return Record(iteration, seconds, loss, error, int(rejected.sum()), metrics, cause)

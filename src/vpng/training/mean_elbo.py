@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from vpng.objective import ELBO
-from vpng.problem import Parameters, Problem
+from vpng.problem import AbstractProblem, Parameters
 
 
 def mean_elbo(
-    problem: Problem, data: PyTree, num_particles: int
+    problem: AbstractProblem, data: PyTree, num_particles: int
 ) -> Callable[[Parameters, PRNGKeyArray], Float[Array, ""]]:
     """The ELBO per datum over all of `data`, in parts that fit the caches."""
     size, part = problem.batch_size(data), 500

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from vpng.findings import Findings, findings_in
 from vpng.objective import ELBO, Estimate
-from vpng.problem import Parameters, Problem
+from vpng.problem import AbstractProblem, Parameters
 from vpng.training.data import AbstractData, Batches
 from vpng.training.guard import Trouble, after_rejection, trouble_in_loss, trouble_in_optimizer
 
@@ -46,15 +46,22 @@ class StepInfo(NamedTuple):
         rejected: whether the step was dropped because something was not finite; of a step that is
             not examined, whether the optimizer found something of the kind.
         trouble: what that was; None if the step was not examined.
+        exploded: whether the loss was found to have exploded, and the run went back.
     """
 
     loss: Float[Array, ""]
     standard_error: Float[Array, ""]
     rejected: Bool[Array, ""]
     trouble: Trouble | None
+    exploded: Bool[Array, ""] | bool = False
 
 
 Step = Callable[[TrainState, AbstractData], tuple[TrainState, StepInfo]]
+LossAt = Callable[[Parameters], Float[Array, ""]]
+PartialStep = Callable[
+    [TrainState, AbstractData, Float[Array, ""] | float], tuple[TrainState, StepInfo, LossAt]
+]
+"""A step of which a share is taken, and the loss of other parameters at its data and key."""
 
 
 def init_state(
@@ -74,6 +81,7 @@ class _Attempt(NamedTuple):
     """A step before it is judged."""
 
     estimate: Estimate
+    loss_at: LossAt
     gradient: Parameters
     params: Parameters
     optimizer: PyTree
@@ -83,7 +91,7 @@ class _Attempt(NamedTuple):
 
 
 def make_step(
-    problem: Problem,
+    problem: AbstractProblem,
     optimizer: optax.GradientTransformation,
     objective: ELBO,
     batches: Batches,
@@ -94,10 +102,28 @@ def make_step(
     the gradient, the metric, the update or the optimizer's new state is not finite leaves
     parameters and optimizer as they were, but for the damping, and is marked as rejected.
     """
-    attempt = _make_attempt(problem, optimizer, objective, batches)
+    examined = make_examined_step(problem, optimizer, objective, batches)
 
     def step(state: TrainState, data: AbstractData) -> tuple[TrainState, StepInfo]:
-        new = attempt(state, data)
+        state, info, _ = examined(state, data, 1.0)
+        return state, info
+
+    return step
+
+
+def make_examined_step(
+    problem: AbstractProblem,
+    optimizer: optax.GradientTransformation,
+    objective: ELBO,
+    batches: Batches,
+) -> PartialStep:
+    """`make_step` of which a share is taken."""
+    attempt = _make_attempt(problem, optimizer, objective, batches)
+
+    def step(
+        state: TrainState, data: AbstractData, share: Float[Array, ""] | float
+    ) -> tuple[TrainState, StepInfo, LossAt]:
+        new = attempt(state, data, share)
         trouble = Trouble(
             trouble_in_loss(
                 new.objective_key, problem, objective, state.params, new.batch, new.estimate.loss
@@ -106,6 +132,7 @@ def make_step(
             findings_in(new.optimizer),
             Findings.in_tree("update", new.params),
             trouble_in_optimizer(new.optimizer, state.optimizer),
+            Findings.none([]),
         )
         rejected = trouble.rejects(new.estimate.loss)
         keep = lambda now, before: jnp.where(rejected, before, now)
@@ -119,40 +146,43 @@ def make_step(
             jnp.where(rejected, state.rejected_in_a_row + 1, 0),
         )
         info = StepInfo(new.estimate.loss, new.estimate.standard_error, rejected, trouble)
-        return next_state, info
+        return next_state, info, new.loss_at
 
     return step
 
 
 def make_bare_step(
-    problem: Problem,
+    problem: AbstractProblem,
     optimizer: optax.GradientTransformation,
     objective: ELBO,
     batches: Batches,
-) -> Step:
-    """`make_step` without a look at whether anything is finite, and without its cost."""
+) -> PartialStep:
+    """`make_examined_step` without a look at whether anything is finite, and without its cost."""
     attempt = _make_attempt(problem, optimizer, objective, batches)
 
-    def step(state: TrainState, data: AbstractData) -> tuple[TrainState, StepInfo]:
-        new = attempt(state, data)
+    def step(
+        state: TrainState, data: AbstractData, share: Float[Array, ""] | float
+    ) -> tuple[TrainState, StepInfo, LossAt]:
+        new = attempt(state, data, share)
         next_state = state._replace(
             step=state.step + 1, params=new.params, optimizer=new.optimizer, order=new.order
         )
         found = findings_in(new.optimizer).any
-        return next_state, StepInfo(new.estimate.loss, new.estimate.standard_error, found, None)
+        info = StepInfo(new.estimate.loss, new.estimate.standard_error, found, None)
+        return next_state, info, new.loss_at
 
     return step
 
 
 def _make_attempt(
-    problem: Problem,
+    problem: AbstractProblem,
     optimizer: optax.GradientTransformation,
     objective: ELBO,
     batches: Batches,
-) -> Callable[[TrainState, AbstractData], _Attempt]:
+) -> Callable[[TrainState, AbstractData, Float[Array, ""] | float], _Attempt]:
     optimizer = optax.with_extra_args_support(optimizer)
 
-    def attempt(state: TrainState, data: AbstractData) -> _Attempt:
+    def attempt(state: TrainState, data: AbstractData, share: Float[Array, ""] | float) -> _Attempt:
         key = jax.random.fold_in(state.rng_key, state.step)
         objective_key, optimizer_key = jax.random.split(key)
         batch, order = batches.next(data, state.rng_key, state.step, state.order)
@@ -167,8 +197,15 @@ def _make_attempt(
             batch=batch,
             rng_key=optimizer_key,
             full_params=state.params,
+            share=share,
         )
-        moved = optax.apply_updates(state.params, updates)
-        return _Attempt(estimate, gradient, moved, optimizer_state, order, batch, objective_key)
+        part = jax.tree.map(lambda update: (share * update).astype(update.dtype), updates)
+        moved = optax.apply_updates(state.params, part)
+        loss_at = lambda params: (
+            objective.estimate(objective_key, problem, params, batch, step=state.step).loss
+        )
+        return _Attempt(
+            estimate, loss_at, gradient, moved, optimizer_state, order, batch, objective_key
+        )
 
     return attempt

@@ -14,6 +14,7 @@ from vpng.transform.precondition import (
     scale_by_natural_gradient,
     scale_by_vpng,
 )
+from vpng.transform.trust_region import TrustRegionState, limit_step
 
 __all__ = [
     "AbstractProduct",
@@ -22,8 +23,10 @@ __all__ = [
     "HessianFreeState",
     "IterateAverageState",
     "PreconditionState",
+    "TrustRegionState",
     "averaged",
     "iterate_average",
+    "limit_step",
     "precondition",
     "scale_by_hessian_free",
     "scale_by_natural_gradient",

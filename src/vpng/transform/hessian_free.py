@@ -25,8 +25,8 @@ from vpng.curvature.truncated import truncated_conjugate_gradient
 from vpng.errors import expected
 from vpng.findings import Findings
 from vpng.objective import ELBO, Reparameterised, Schedule
-from vpng.problem import Parameters, Problem, Site, drawn_from
-from vpng.selection import Selection, unmasked
+from vpng.problem import AbstractProblem, Parameters, Problem, Site, drawn_from
+from vpng.problem.selection import Selection, unmasked
 from vpng.transform.masking import current, filled, of_problem
 
 Product = Callable[[Parameters], Parameters]
@@ -40,7 +40,7 @@ class AbstractProduct(eqx.Module):
     @abstractmethod
     def linearise(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         objective: ELBO,
         parameters: Parameters,
         batch: PyTree,
@@ -55,7 +55,7 @@ class Hessian(AbstractProduct):
 
     def linearise(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         objective: ELBO,
         parameters: Parameters,
         batch: PyTree,
@@ -80,13 +80,16 @@ class GaussNewton(AbstractProduct):
 
     def linearise(
         self,
-        problem: Problem,
+        problem: AbstractProblem,
         objective: ELBO,
         parameters: Parameters,
         batch: PyTree,
         rng_key: PRNGKeyArray,
         step: Int[Array, ""],
     ) -> Product:
+        if not isinstance(problem, Problem):
+            wanted = "Hessian(), since the prior of this problem may depend on other latents"
+            raise expected("product", wanted, "GaussNewton()")
         keys = jax.random.split(rng_key, objective.num_particles)
         noise = jax.vmap(problem.noise, in_axes=(0, None))(keys, batch)
         weight = objective.weight_at(step) * problem.latent_weight(batch)
@@ -149,7 +152,7 @@ class HessianFreeState(NamedTuple):
 
 
 def scale_by_hessian_free(
-    problem: Problem,
+    problem: AbstractProblem,
     *,
     objective: ELBO = ELBO(),
     product: AbstractProduct = GaussNewton(),
@@ -172,7 +175,7 @@ def scale_by_hessian_free(
         max_steps: most products for one direction.
         rtol: relative tolerance on the residual.
     """
-    of_kind("problem", problem, Problem, "a vpng.Problem")
+    of_kind("problem", problem, AbstractProblem, "a vpng.Problem")
     of_kind("product", product, AbstractProduct, "Hessian() or GaussNewton()")
     _check_max_steps(max_steps)
     finite_scalar("rtol", rtol, minimum=0.0, strict=False)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from vpng.checks import finite_scalar, positive_integer
 from vpng.errors import expected
@@ -31,6 +31,7 @@ def iterate_average(
     At step t the average forgets with decay min(max_decay, 1 - horizon / (t + horizon - 1)): it
     looks back over a fixed share of the run, so that it helps early and late, and the noise of the
     iterates averages out. The updates themselves do not change; read the average with `averaged`.
+    A caller that takes only a share of the updates says so with `share=`.
 
     Args:
         optimizer: what makes the updates.
@@ -48,15 +49,21 @@ def iterate_average(
         return IterateAverageState(inner.init(params), params, jnp.zeros((), jnp.int32))
 
     def update(
-        updates: PyTree, state: IterateAverageState, params: PyTree = None, **extra_args: Any
+        updates: PyTree,
+        state: IterateAverageState,
+        params: PyTree = None,
+        *,
+        share: Float[Array, ""] | float = 1.0,
+        **extra_args: Any,
     ) -> tuple[PyTree, IterateAverageState]:
         if params is None:
             raise expected("params", "the current parameters", None)
-        updates, inner_state = inner.update(updates, state.inner, params, **extra_args)
+        updates, inner_state = inner.update(updates, state.inner, params, share=share, **extra_args)
         step = state.step + 1
 
         def mixed() -> PyTree:
-            moved = optax.apply_updates(params, updates)
+            part = jax.tree.map(lambda update: (share * update).astype(update.dtype), updates)
+            moved = optax.apply_updates(params, part)
             keep = jnp.minimum(max_decay, 1.0 - horizon / (step + horizon - 1.0)) ** period
             return jax.tree.map(
                 lambda old, new: (keep * old + (1.0 - keep) * new).astype(old.dtype),

@@ -16,8 +16,8 @@ from vpng.errors import expected
 from vpng.findings import Findings
 from vpng.fisher import AbstractMetric, FisherOperator, Predictive, Variational
 from vpng.objective import Schedule
-from vpng.problem import Parameters, Problem
-from vpng.selection import Selection, unmasked, variational_part
+from vpng.problem import AbstractProblem, Parameters
+from vpng.problem.selection import Selection, unmasked, variational_part
 from vpng.transform.masking import current, filled, of_problem
 
 DEFAULT_DAMPING = 1e-3
@@ -43,7 +43,7 @@ class PreconditionState(NamedTuple):
 
 
 def precondition(
-    problem: Problem,
+    problem: AbstractProblem,
     metric: AbstractMetric,
     *,
     curvature: AbstractCurvature | None = None,
@@ -69,7 +69,7 @@ def precondition(
     Returns:
         A transformation of gradients, to be chained with any rule for the step.
     """
-    if not isinstance(problem, Problem):
+    if not isinstance(problem, AbstractProblem):
         raise expected("problem", "a vpng.Problem", type(problem).__name__)
     if not isinstance(metric, AbstractMetric):
         raise expected("metric", "a metric such as Predictive()", type(metric).__name__)
@@ -148,7 +148,7 @@ class _ByProblem(AbstractMetric):
     """
 
     def operator(
-        self, problem: Problem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
+        self, problem: AbstractProblem, parameters: Parameters, batch: PyTree, rng_key: PRNGKeyArray
     ) -> FisherOperator:
         flows = problem.reparameterised(parameters.variational, batch)
         metric = Predictive() if flows else Predictive() + Variational()
@@ -156,7 +156,7 @@ class _ByProblem(AbstractMetric):
 
 
 def scale_by_vpng(
-    problem: Problem,
+    problem: AbstractProblem,
     *,
     metric: AbstractMetric | None = None,
     curvature: AbstractCurvature | None = None,
@@ -176,7 +176,7 @@ def scale_by_vpng(
 
 
 def scale_by_natural_gradient(
-    problem: Problem,
+    problem: AbstractProblem,
     *,
     metric: AbstractMetric | None = None,
     curvature: AbstractCurvature | None = None,

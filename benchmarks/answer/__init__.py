@@ -1,0 +1,1 @@
+"""How long a user waits for an answer, compiling included."""

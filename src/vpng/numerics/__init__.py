@@ -1,0 +1,1 @@
+"""Small things that every other room uses: nothing here knows what is inferred."""

@@ -1,0 +1,38 @@
+"""Pytrees of arrays as if they were vectors."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+
+def where(condition: Bool[Array, ""], chosen: PyTree, other: PyTree) -> PyTree:
+    """`chosen` if the condition holds, else `other`, leaf by leaf."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), chosen, other)
+
+
+def zeros_like(tree: PyTree) -> PyTree:
+    """A tree of zeros."""
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def inner(left: PyTree, right: PyTree) -> Float[Array, ""]:
+    """The inner product of two trees."""
+    products = jax.tree.map(lambda a, b: jnp.sum(a * b), left, right)
+    return jax.tree.reduce(jnp.add, products, jnp.zeros(()))
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether no entry is NaN or infinite; a sum that overflows counts as infinite."""
+    return jnp.isfinite(sum((jnp.sum(leaf) for leaf in jax.tree.leaves(tree)), jnp.zeros(())))
+
+
+def size(tree: PyTree) -> int:
+    """The number of all entries."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def is_traced(value: Any) -> bool:
+    """Whether `value` is known only while JAX traces."""
+    return isinstance(value, jax.core.Tracer)

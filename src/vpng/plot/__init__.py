@@ -1,0 +1,1 @@
+"""One look for all figures; drawing needs the extra `plot`."""

@@ -1,5 +1,0 @@
-"""Results for people: a page to look at, and verdicts in words."""
-
-from vpng.report.page import build_page, write_report
-
-__all__ = ["build_page", "write_report"]

@@ -1,0 +1,1 @@
+"""Parts of a run: when it stops, and how an interrupted one ends."""

@@ -1,0 +1,1 @@
+"""The process that a run lives in: its signals and the threads of its libraries."""

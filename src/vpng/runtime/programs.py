@@ -1,0 +1,138 @@
+"""Compiled programs, found again by what they compute.
+
+A program is traced every time and compiled once. Its text after tracing is all that it depends on,
+so that no change of a function, a setting or a value that a function reads goes unseen. Arrays that
+it captures become arguments: with other data of the same shapes it is the same program.
+"""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from vpng.numerics.trees import is_traced
+from vpng.runtime.compilation import USUAL_STEPS, Options, compiler_options
+
+MOST_KEPT = 128
+"""Programs that a process keeps; the one that has not been used for longest goes first."""
+
+Executable = Callable[..., list[Array]]
+
+
+class _Kept:
+    """The executables of this process, by the digest of their text."""
+
+    def __init__(self) -> None:
+        self._by_digest: OrderedDict[str, Executable] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, digest: str, compile_anew: Callable[[], Executable]) -> Executable:
+        with self._lock:
+            found = self._by_digest.get(digest)
+        executable = compile_anew() if found is None else found
+        with self._lock:
+            self._by_digest[digest] = executable
+            self._by_digest.move_to_end(digest)
+            while len(self._by_digest) > MOST_KEPT:
+                self._by_digest.popitem(last=False)
+        return executable
+
+
+_kept = _Kept()
+
+
+def compiled_program(
+    function: Callable[..., PyTree],
+    *arguments: PyTree,
+    out_shardings: Callable[[PyTree], PyTree] | None = None,
+    num_steps: int = USUAL_STEPS,
+) -> Callable[..., PyTree]:
+    """`function` compiled for arguments of these shapes, or found if it has been before.
+
+    Args:
+        function: pure; the program has its name.
+        *arguments: pytrees of arrays.
+        out_shardings: shapes of the results -> their shardings, as in `jax.jit`; None to leave them
+            to the compiler.
+        num_steps: of the runs that it is for: a long one is worth more of the compiler's work.
+    """
+    leaves, structure = _arrays(arguments), jax.tree.structure(arguments)
+    shapes: list[PyTree] = []
+
+    def on_leaves(*leaves: Array) -> list[Array]:
+        result = function(*jax.tree.unflatten(structure, leaves))
+        shapes[:] = [jax.tree.map(lambda leaf: jax.typeof(jnp.asarray(leaf)), result)]
+        return [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
+
+    captured, bare = eqx.partition(eqx.filter_closure_convert(on_leaves, *leaves), _is_array)
+    (result,) = shapes
+    constants = _arrays(captured)
+    place_of_constants = jax.tree.structure(captured)
+
+    def program(constants: list[Array], *leaves: Array) -> list[Array]:
+        captured = jax.tree.unflatten(place_of_constants, constants)
+        return eqx.combine(captured, bare)(*leaves)
+
+    program.__name__ = getattr(function, "__name__", "program")
+    placed = {}
+    if out_shardings is not None:
+        placed["out_shardings"] = jax.tree.leaves(jax.tree.broadcast(out_shardings(result), result))
+    traced = jax.jit(program, **placed).trace(constants, *leaves)
+    options = compiler_options(traced.jaxpr, num_steps)
+    executable = _executable(traced.lower(), [*constants, *leaves], options)
+    results = jax.tree.structure(result)
+
+    def run(*arguments: PyTree) -> PyTree:
+        return jax.tree.unflatten(results, executable(constants, *_arrays(arguments)))
+
+    return run
+
+
+class AtOnce:
+    """A function that runs as one program, where JAX would compile every operation.
+
+    Traced once for arguments of each kind. Inside another program it is a part of that.
+    """
+
+    def __init__(self, function: Callable[..., PyTree]) -> None:
+        self._function = function
+        self._programs: dict[Any, Callable[..., PyTree]] = {}
+
+    def __call__(self, *arguments: PyTree) -> PyTree:
+        """What the function makes of the arguments; dictionaries in the order of their names."""
+        # Inside jit every new array is traced, whatever it is made of.
+        if any(map(is_traced, [*jax.tree.leaves(arguments), jnp.zeros(())])):
+            return self._function(*arguments)
+        kinds = [(jax.typeof(leaf), leaf.sharding) for leaf in _arrays(arguments)]
+        kind = (jax.tree.structure(arguments), tuple(kinds))
+        if kind not in self._programs:
+            self._programs[kind] = compiled_program(self._function, *arguments, num_steps=1)
+        return self._programs[kind](*arguments)
+
+
+def _executable(lowered: Any, arguments: Sequence[Array], options: Options) -> Executable:
+    text = lowered.as_text()
+    # The text of a call back into Python does not say which function is called.
+    if "callback" in text:
+        return lowered.compile(compiler_options=options)
+    devices = [str(array.sharding) for array in arguments]
+    where = (devices, jax.config.jax_default_device, jax.default_backend())
+    about = (text, sorted(options.items()), *where)
+    digest = hashlib.sha256(repr(about).encode()).hexdigest()
+    return _kept.find(digest, lambda: lowered.compile(compiler_options=options))
+
+
+def _arrays(tree: PyTree) -> list[Array]:
+    return [
+        leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)
+    ]
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")

@@ -1,0 +1,92 @@
+"""NumPyro's names without a promise: in one file, with the versions they were checked with."""
+
+import ast
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from numpyro.infer.autoguide import AutoNormal
+
+from vpng.numpyro.numpyro_names import (
+    CHECKED_WITH,
+    NumPyroOptim,
+    Unit,
+    first_looks,
+    optax_to_numpyro,
+    without_vain_checks,
+)
+
+SOURCE = Path(__file__).parents[3] / "src" / "vpng"
+
+
+def private_imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "numpyro":
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+
+
+def test_one_file_imports_them():
+    found = {path.name for path in SOURCE.rglob("*.py") if list(private_imports(path))}
+    assert found == {"numpyro_names.py"}
+
+
+def test_this_version_was_checked():
+    assert ".".join(numpyro.__version__.split(".")[:2]) in CHECKED_WITH
+
+
+def test_what_is_relied_on():
+    assert isinstance(numpyro.optim.Adam(0.1), NumPyroOptim)
+    wrapped = optax_to_numpyro(optax.sgd(0.5))
+    assert isinstance(wrapped, NumPyroOptim)
+    state = wrapped.update({"a": jnp.ones(())}, wrapped.init({"a": jnp.zeros(())}), value=0.0)
+    assert wrapped.get_params(state)["a"] == -0.5
+    trace = numpyro.handlers.trace(lambda: numpyro.factor("f", 1.0)).get_trace()
+    assert isinstance(trace["f"]["fn"], Unit)
+
+
+def one_latent():
+    numpyro.sample("z", dist.Normal(0.0, 1.0))
+
+
+def test_first_looks_of_autoguides_are_noted():
+    guide = AutoNormal(one_latent)
+    with first_looks(repeated=True) as seen, numpyro.handlers.seed(rng_seed=0):
+        guide()
+        guide()
+    [(noted, before)] = seen.guides
+    assert noted is guide
+    assert before["prototype_trace"] is None
+    [found] = seen.found
+    # The density at the point, and its gradient, which is the point itself.
+    place = found.param_info.z["z"]
+    assert jnp.allclose(found.param_info.z_grad["z"], place)
+
+
+def test_a_value_that_is_known_is_checked_beside_one_that_is_not():
+    with without_vain_checks(), pytest.raises(ValueError, match="invalid scale"):
+        jax.make_jaxpr(lambda loc: dist.Normal(loc, -1.0).mean)(0.0)
+    with without_vain_checks(), pytest.raises(ValueError, match="invalid scale"):
+        dist.Normal(0.0, -1.0)
+
+
+def test_vain_checks_are_left_out():
+    checked = []
+
+    class Noting(dist.constraints.Constraint):
+        def __call__(self, value):
+            checked.append(value)
+            return value > 0
+
+    class Watched(dist.HalfNormal):
+        arg_constraints = {"scale": Noting()}  # noqa: RUF012
+
+    # A function each: what was traced once is not traced again.
+    with without_vain_checks():
+        jax.make_jaxpr(lambda scale: Watched(scale).scale)(1.0)
+    assert not checked
+    jax.make_jaxpr(lambda scale: Watched(scale).scale)(1.0)
+    assert len(checked) == 1
