@@ -137,7 +137,7 @@ def mean_loop(guard, **options):
 def test_a_step_that_becomes_too_long_costs_time_and_not_the_run():
     """The rate goes from a half to two and a half times the limit, to the end of the run."""
     loop, begin = mean_loop(Guard())
-    with pytest.warns(RuntimeWarning, match=r"times in 1500 steps the loss exploded.*rise of"):
+    with pytest.warns(RuntimeWarning, match=r"the loss exploded .* in 1500 steps.*rise of"):
         result = loop.run(begin, 1500, progress=False)
     records = result.history.column("loss")
     assert result.stop_reason is StopReason.STEPS
@@ -184,7 +184,7 @@ def test_svi_with_an_optimizer_comes_back():
     """Newton steps of three times the distance diverge by a factor of two each."""
     rate = lambda count: jnp.where(count < 200, 0.3, 3.0)
     svi = SVI(measured, AutoNormal(measured), optax.sgd(rate), Trace_ELBO(10))
-    with pytest.warns(RuntimeWarning, match="times in 800 steps the loss exploded"):
+    with pytest.warns(RuntimeWarning, match="The loss exploded .* in 800 steps"):
         result = svi.run(jax.random.key(0), 800, MEASUREMENTS, progress_bar=False)
     losses = np.asarray(result.losses)
     assert np.all(np.isfinite(losses))

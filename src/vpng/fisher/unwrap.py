@@ -62,10 +62,19 @@ def has_arrays(transform: PyTree) -> bool:
     """Whether a transform holds arrays, which may depend on parameters; plain numbers do not.
 
     The network of a flow is a function, and its arrays are hidden inside, as are those of a
-    user's transform that cannot be flattened.
+    transform that cannot be flattened.
+    """
+    nodes = parts_of(transform)
+    return nodes is None or any(isinstance(node, (jax.Array, *FLOWS)) for node in nodes)
+
+
+def parts_of(transform: PyTree) -> list | None:
+    """The leaves of a transform, flows whole; None if it cannot be flattened.
+
+    A user's transform need not have leaves, and those of TensorFlow Probability raise when JAX
+    asks for them.
     """
     try:
-        nodes = jax.tree.leaves(transform, is_leaf=lambda node: isinstance(node, FLOWS))
-    except NotImplementedError:
-        return True
-    return any(isinstance(node, (jax.Array, *FLOWS)) for node in nodes)
+        return jax.tree.leaves(transform, is_leaf=lambda node: isinstance(node, FLOWS))
+    except (NotImplementedError, TypeError):
+        return None

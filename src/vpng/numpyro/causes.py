@@ -57,10 +57,7 @@ DROPPED = (
     "the {cause.parts}. {cause.advice}."
 )
 
-EXPLODED = (
-    "{count} times in {done} steps the loss exploded, and the run went back to a good point with "
-    "shorter steps. Use a smaller learning rate, or leave optim out: the automatic rule has none."
-)
+EXPLODED = "Use a smaller learning rate, or leave optim out: the automatic rule has none."
 
 
 class Cause(NamedTuple):
@@ -127,8 +124,8 @@ def remarks_on(
     elif outcome.rejected:
         count = outcome.rejected
         found.append(DROPPED.format(count=count, done=done, cause=cause(reached)))
-    if outcome.exploded:
-        found.append(EXPLODED.format(count=outcome.exploded, done=done))
+    if outcome.explosions:
+        found.append(f"{outcome.explosions[0].upper()}{outcome.explosions[1:]}. {EXPLODED}")
     if reason not in (StopReason.NOT_FINITE, StopReason.INTERRUPTED):
         found.append(far_off(reached.optim_state, problem))
     return [remark for remark in found if remark]

@@ -16,7 +16,7 @@ from numpyro import handlers
 from numpyro.distributions.transforms import Transform
 
 from vpng.errors import InputError, expected
-from vpng.fisher.unwrap import FLOWS, has_arrays, unwrapped
+from vpng.fisher.unwrap import has_arrays, parts_of, unwrapped
 from vpng.numpyro.numpyro_names import Unit
 from vpng.numpyro.triangular import gathered
 from vpng.problem import AbstractProblem, Parameters, Site, depends, leaves_in_use, parameters_of
@@ -378,11 +378,8 @@ def _has_flow(
 
 def _is_plain(transform: Transform) -> bool:
     """Whether all arrays of a transform are among its leaves, and none in a function it holds."""
-    try:
-        leaves = jax.tree.leaves(transform)
-    except NotImplementedError:
-        return False
-    return all(not callable(leaf) for leaf in leaves) and not isinstance(transform, FLOWS)
+    leaves = parts_of(transform)
+    return leaves is not None and not any(callable(leaf) for leaf in leaves)
 
 
 def _has_density(site: dict[str, Any]) -> bool:

@@ -59,3 +59,14 @@ class Outcome(Generic[State]):
     def cause(self) -> str:
         """What was not finite in the first step that was dropped, as far as the steps know."""
         return next((record.cause for record in self.history.records if record.cause), "")
+
+    @property
+    def explosions(self) -> str:
+        """How often the loss exploded and what was done, in words; empty if it never did."""
+        if not self.exploded:
+            return ""
+        times = "once" if self.exploded == 1 else f"{self.exploded} times"
+        return (
+            f"the loss exploded {times} in {len(self.history.step_losses)} steps, and the run went "
+            "back to a good point with shorter steps"
+        )

@@ -252,11 +252,8 @@ def _warn_of_rejections(outcome: Outcome) -> None:
     steps, said = len(outcome.history.step_losses), []
     if outcome.rejected:
         said.append(f"{outcome.rejected} of {steps} steps were not finite and were dropped")
-    if outcome.exploded:
-        said.append(
-            f"{outcome.exploded} times in {steps} steps the loss exploded, and the run went back "
-            "to a good point with shorter steps"
-        )
+    if outcome.explosions:
+        said.append(outcome.explosions)
     if said:
         reason = outcome.stop_reason
         end = f". Stopped: {reason.value}." if reason is StopReason.NOT_FINITE else "."

@@ -4,6 +4,7 @@ The choice reads the training metric alone. Every training run is a run of the s
 contest which is stopped goes on where it was.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -396,15 +397,18 @@ def loop_trainer(
             name = show.replace("_elbo", " ELBO")
             tell(part, f"{record.iteration} steps, {name} {value:.4g}")
 
-        result = loop.run(
-            state,
-            steps,
-            max_seconds=seconds,
-            callbacks=[on_record],
-            progress=False,
-            checkpoints=tell.checkpoints,
-            resume=tell.checkpoints is not None,
-        )
+        with warnings.catch_warnings():
+            # A grid has rates that are too large; each run's history counts what it dropped.
+            warnings.filterwarnings("ignore", "vpng: .* steps", RuntimeWarning)
+            result = loop.run(
+                state,
+                steps,
+                max_seconds=seconds,
+                callbacks=[on_record],
+                progress=False,
+                checkpoints=tell.checkpoints,
+                resume=tell.checkpoints is not None,
+            )
         if result.stop_reason is StopReason.INTERRUPTED:
             stop_if_interrupted()
         return Trained(
