@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from vpng.checks import finite_scalar, floating_type
 from vpng.errors import expected
 from vpng.fisher import AbstractMetric, Predictive
+from vpng.numerics.moving_average import mixed
 from vpng.numerics.trust_region import AFTER_REJECTION
 from vpng.problem import AbstractProblem, Parameters
 from vpng.problem.selection import Selection, unmasked
@@ -20,6 +21,10 @@ HALF_A_NAT = 0.5
 
 MOST_DATA = 128
 """Data that measure a step: a mean over so many is known to about a tenth."""
+
+LATELY = 10
+"""Steps over which the fall of the loss is taken: it is that of one step then, to a tenth of the
+noise of a loss."""
 
 _RECOVERY = 1.01
 """Growth of a radius by the step, after rejections had shortened it."""
@@ -32,12 +37,16 @@ class TrustRegionState(NamedTuple):
     """The state of `limit_step`.
 
     Attributes:
-        radius: the longest step now, in nats per datum.
+        radius: the longest step while the loss hardly falls, in nats per datum.
         length: of the last step as it came, before it was limited.
+        mean_loss: over the last steps; NaN before the first.
+        fall: of the mean loss in the last step.
     """
 
     radius: Float[Array, ""]
     length: Float[Array, ""]
+    mean_loss: Float[Array, ""]
+    fall: Float[Array, ""]
 
     def after_rejection(self) -> "TrustRegionState":
         """With a shorter radius, which grows back step by step."""
@@ -54,7 +63,11 @@ def limit_step(
     rescale every coordinate to the same size, whatever the metric had said of it, and their steps
     grow as the signal gives way to noise.
 
-    `update` needs the current `batch` and an `rng_key`, both by keyword.
+    A Newton step gains as many nats as it is long. So while the loss falls by more than `radius` in
+    a step, as it does at the beginning, steps may be as long as it falls.
+
+    `update` needs the current `batch` and an `rng_key`, both by keyword, and takes the loss per
+    datum as `value`; without it the radius is the same for all steps.
 
     Args:
         problem: the problem whose loss is minimised.
@@ -72,7 +85,10 @@ def limit_step(
 
     def init(params: Parameters) -> TrustRegionState:
         dtype = floating_type(unmasked(of_problem(params)))
-        return TrustRegionState(jnp.asarray(radius, dtype), jnp.zeros((), dtype))
+        zero = jnp.zeros((), dtype)
+        return TrustRegionState(
+            jnp.asarray(radius, dtype), zero, jnp.full_like(zero, jnp.nan), zero
+        )
 
     def update(
         updates: Parameters,
@@ -82,20 +98,32 @@ def limit_step(
         batch: PyTree,
         rng_key: PRNGKeyArray,
         full_params: Parameters | None = None,
+        value: Float[Array, ""] | float | None = None,
         **extra_args: Any,
     ) -> tuple[Parameters, TrustRegionState]:
         del extra_args
+        state = _with_loss(state, value)
         params = current(params)
         selection = Selection.of(unmasked(params), params, full_params)
         key = jax.random.fold_in(rng_key, _STREAM)
         operator = ruler.operator(problem, selection.embed(selection.active), batch, key)
         pushed = operator.restricted(selection.active, selection.embed).push(unmasked(updates))
         length = 0.5 * jnp.sum(pushed**2)
-        allowed = jnp.minimum(1.0, jnp.sqrt(state.radius / length))
-        factor = jnp.where(length > state.radius, allowed, 1.0)
+        longest = state.radius * jnp.maximum(1.0, state.fall / radius)
+        factor = jnp.where(length > longest, jnp.minimum(1.0, jnp.sqrt(longest / length)), 1.0)
         limited = jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), updates)
         grown = jnp.minimum(_RECOVERY * state.radius, radius)
         dtype = state.radius.dtype
-        return limited, TrustRegionState(grown.astype(dtype), length.astype(dtype))
+        return limited, state._replace(radius=grown.astype(dtype), length=length.astype(dtype))
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _with_loss(state: TrustRegionState, value: Float[Array, ""] | float | None) -> TrustRegionState:
+    if value is None:
+        return state
+    loss = jnp.asarray(value, state.mean_loss.dtype)
+    begun = jnp.isfinite(state.mean_loss)
+    before = jnp.where(begun, state.mean_loss, loss)
+    now, _ = mixed(before, loss, 1.0 / LATELY)
+    return state._replace(mean_loss=now, fall=before - now)
