@@ -3,6 +3,7 @@
 import math
 from numbers import Integral, Real
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vpng.errors import InputError, expected
-from vpng.numerics.trees import is_traced
+from vpng.numerics.trees import is_key, is_traced
 
 
 def positive_integer(name: str, value: Any) -> int:
@@ -27,8 +28,9 @@ def finite_scalar(name: str, value: Any, *, minimum: float, strict: bool) -> Non
     wanted = f"a finite number {'above' if strict else 'of at least'} {minimum:g}"
     if isinstance(value, bool) or not isinstance(value, Real | np.ndarray | np.generic | jax.Array):
         raise expected(name, wanted, repr(value))
-    if np.ndim(value) != 0:
-        raise expected(name, wanted, f"an array of shape {np.asarray(value).shape}")
+    shape = getattr(value, "shape", ())
+    if shape:
+        raise expected(name, wanted, f"an array of shape {shape}")
     number = float(value)
     if not math.isfinite(number) or number < minimum or (strict and number == minimum):
         raise expected(name, wanted, repr(number))
@@ -115,7 +117,7 @@ def counts(name: str, value: Any) -> jax.Array:
     return array
 
 
-def of_kind(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -> None:
+def of_kind(name: str, value: Any, kind: type | UnionType, wanted: str) -> None:
     """Refuse a `value` of another type, for instance a choice's name instead of the choice."""
     if not isinstance(value, kind):
         raise expected(name, wanted, repr(value))
@@ -124,7 +126,7 @@ def of_kind(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -
 def random_key(name: str, value: Any) -> jax.Array:
     """`value` as a single typed key; JAX's older keys of raw numbers are taken too."""
     dtype = getattr(value, "dtype", None)
-    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and value.shape == ():
+    if is_key(value) and value.shape == ():
         return value
     if dtype == jnp.uint32 and value.shape == jax.random.key_data(jax.random.key(0)).shape:
         return jax.random.wrap_key_data(value)

@@ -11,19 +11,19 @@ so n times the loss estimates the negative ELBO of the whole data set, eq. (elbo
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from vpng.checks import finite_scalar, of_kind, positive_integer
 from vpng.errors import InputError, expected
 from vpng.problem import AbstractProblem, Parameters
 
-Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
+Schedule = optax.Schedule
 
 
 class Estimate(NamedTuple):
@@ -116,11 +116,12 @@ class ScoreFunction(AbstractGradient):
             log_q = [site.distribution.log_prob(site.value) for site in sites]
             if problem.local:
                 size = problem.batch_size(batch)
-                log_q = [values.reshape(size, -1).sum(axis=1) for values in log_q]
+                log_q = [jnp.reshape(values, (size, -1)).sum(axis=1) for values in log_q]
             else:
                 log_q = [jnp.sum(values) for values in log_q]
             # A KL of the whole batch depends on every datum's latents: all of it goes with each.
-            return jnp.sum(terms) + jnp.sum(divergence), terms + divergence, sum(log_q)
+            together = sum(log_q, jnp.zeros(()))
+            return jnp.sum(terms) + jnp.sum(divergence), terms + divergence, together
 
         losses, values, log_q = jax.vmap(one)(noise)
         count = losses.shape[0]
@@ -158,7 +159,7 @@ class ELBO(eqx.Module):
 
     def weight_at(self, step: Int[Array, ""] | int) -> Float[Array, ""] | float:
         """Beta at `step`."""
-        return self.kl_weight(step) if callable(self.kl_weight) else self.kl_weight
+        return jnp.asarray(self.kl_weight(step)) if callable(self.kl_weight) else self.kl_weight
 
     def estimate(
         self,

@@ -27,9 +27,9 @@ from vpng.transform import (
 from vpng.transform.precondition import DEFAULT_DAMPING
 from vpng.transform.trust_region import MOST_DATA
 
-LearningRate = float | Float[Array, ""] | Schedule
+LearningRate = optax.ScalarOrSchedule
 
-NETWORK_METRIC = Predictive(Probed(1), num_particles=1)
+NETWORK_METRIC = Predictive(Probed(num_probes=1), num_particles=1)
 """Of the optimizer for networks."""
 
 

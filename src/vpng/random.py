@@ -13,14 +13,17 @@ import jax.numpy as jnp
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, PRNGKeyArray, UInt32
 
+from vpng.numerics.jax_settings import jax_setting
+from vpng.numerics.trees import is_key
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
 def written_out(key: PRNGKeyArray) -> PRNGKeyArray:
     """The same key for the generator without a loop; keys of other generators as they are."""
-    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    on_processor = jax.default_backend() == "cpu" and jax.config.jax_threefry_partitionable
+    data = jax.random.key_data(key) if is_key(key) else key
+    on_processor = jax.default_backend() == "cpu" and jax_setting("jax_threefry_partitionable")
     if data.shape[-1:] != (2,) or not on_processor:
         return key
     return jax.random.wrap_key_data(data, impl=_IMPLEMENTATION)
@@ -91,7 +94,7 @@ _IMPLEMENTATION = define_prng_impl(
     seed=_seed,
     split=_split,
     random_bits=_random_bits,
-    fold_in=_fold_in,
+    fold_in=_fold_in,  # pyright: ignore[reportArgumentType]
     name="threefry2x32_written_out",
     tag="twr",
 )

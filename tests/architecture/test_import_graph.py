@@ -8,7 +8,8 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 
 LAYERS = (
-    ("version", "errors", "extras", "numerics", "packed", "products", "random"),
+    ("numerics",),
+    ("version", "errors", "extras", "packed", "products", "random"),
     ("findings",),
     ("checks", "storage", "runtime"),
     ("distributed", "plot"),
@@ -29,6 +30,7 @@ UNSTABLE = ("jax.core", "jax.extend", "jax.interpreters")
 INTERNALS = {
     ("fisher/operator.py", "jax.extend.core"),
     ("kronecker/program.py", "jax.extend.core"),
+    ("numerics/trees.py", "jax.core"),
     ("problem/base.py", "jax.interpreters"),
     ("random.py", "jax.extend.random"),
 }

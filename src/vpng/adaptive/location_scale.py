@@ -405,12 +405,13 @@ class LocationScale(AbstractGeometry[Averages]):
         return Parameters({name: found[name] for name in like.variational}, model)
 
     def _constrain(self, raw: tuple[Array, ...]) -> tuple[Array, ...]:
-        return tuple(transform(leaf) for transform, leaf in zip(self.transforms, raw, strict=True))
+        pairs = zip(self.transforms, raw, strict=True)
+        return tuple(jnp.asarray(transform(leaf)) for transform, leaf in pairs)
 
     def _scale(self, params: Parameters) -> tuple[tuple[Array, ...], Callable]:
         def unconstrain(scales: tuple[Array, ...]) -> tuple[Array, ...]:
             pairs = zip(self.transforms, scales, strict=True)
-            return tuple(transform.inv(leaf) for transform, leaf in pairs)
+            return tuple(jnp.asarray(transform.inv(leaf)) for transform, leaf in pairs)
 
         return self._constrain(self._raw(params)), unconstrain
 

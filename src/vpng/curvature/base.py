@@ -107,7 +107,7 @@ class AbstractCurvature(eqx.Module, Generic[State]):
 
 def solve_info(
     direction: Float[Array, " P"],
-    residual: Float[Array, ""],
+    residual: Float[Array, ""] | float,
     *,
     condition: Float[Array, ""] | float,
     iterations: Int[Array, ""] | int = 1,

@@ -66,7 +66,7 @@ class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
         solved = lx.linear_solve(
             linear,
             flat,
-            lx.CG(rtol=self.rtol, atol=atol, max_steps=self.max_steps),
+            lx.CG(rtol=self.rtol, atol=atol, max_steps=self.max_steps),  # pyright: ignore[reportArgumentType]
             options={"y0": state} if self.warm_start else {},
             throw=False,
         )

@@ -181,7 +181,9 @@ def _traced(
         )
     svi = SVI(model, guide, loss=loss)
     init_key, plate_key = jax.random.split(rng_key)
-    state = svi.init(init_key, *args, init_params=params, **kwargs)
+    state = svi.init(
+        init_key, *args, init_params=None if params is None else dict(params), **kwargs
+    )
     parameters = state.optim_state.accepted
     if params is not None:
         known = {*parameters.variational, *parameters.model}
@@ -274,5 +276,5 @@ def _direction(descent: Parameters, info: SolveInfo) -> Direction:
     return Direction(-_flat(descent), outcome, float(info.residual))
 
 
-def _flat(tree: PyTree) -> Array:
+def _flat(tree: PyTree) -> Float[np.ndarray, " P"]:
     return np.asarray(ravel_pytree(tree)[0], np.float64)

@@ -110,7 +110,13 @@ def _leading(
     apply = lambda vector: np.asarray(product(jnp.asarray(vector, flat.dtype).ravel())[0])
     matrix = LinearOperator((size, size), matvec=apply, dtype=flat.dtype)  # pyright: ignore[reportCallIssue]
     start = np.ones(size, flat.dtype)
-    values = eigsh(matrix, k=NUM_LEADING, v0=start, return_eigenvectors=False, tol=1e-3)
+    values = eigsh(
+        matrix,
+        k=NUM_LEADING,
+        v0=start,
+        return_eigenvectors=False,
+        tol=1e-3,  # pyright: ignore[reportArgumentType]
+    )
     signs = jax.random.rademacher(jax.random.key(0), (NUM_PROBES, size), flat.dtype)
     squares = [(float(of_rows), float(jnp.sum(image**2))) for image, of_rows in map(product, signs)]
     trace, trace_of_square = np.mean(squares, axis=0)

@@ -15,6 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from vpng.errors import expected
+from vpng.numerics.trees import is_key
 from vpng.runtime.blas_threads import limit_blas_threads
 from vpng.runtime.compilation import USUAL_STEPS
 from vpng.runtime.programs import compiled_program
@@ -233,7 +234,7 @@ def _put(leaf: Any, sharding: NamedSharding) -> Array:
         return leaf
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return jax.jit(lambda array: array, out_shardings=sharding)(leaf)
-    if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
+    if is_key(leaf):
         data = _put(jax.random.key_data(leaf), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     host = np.asarray(leaf)

@@ -12,6 +12,7 @@ import numpy as np
 from vpng.checks import positive_integer
 from vpng.distributed.faults import HEARTBEAT_SECONDS, stopping_if_lost
 from vpng.errors import InputError, expected
+from vpng.numerics.jax_settings import jax_setting
 from vpng.version import __version__
 
 Choice = TypeVar("Choice")
@@ -155,8 +156,8 @@ def _environment() -> dict[str, Any]:
     return {
         "vpng": __version__,
         **versions,
-        "float64": bool(jax.config.jax_enable_x64),
-        "random numbers independent of sharding": bool(jax.config.jax_threefry_partitionable),
+        "float64": bool(jax_setting("jax_enable_x64")),
+        "random numbers independent of sharding": bool(jax_setting("jax_threefry_partitionable")),
     }
 
 

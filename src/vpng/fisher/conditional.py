@@ -14,6 +14,7 @@ of `whiten` does the rest. Elsewhere the score is sampled.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions.transforms import biject_to
 
 from vpng.fisher.unwrap import core_of
-from vpng.fisher.whiten import Whitened, has_closed_form, whitened
+from vpng.fisher.whiten import Member, Whitened, has_closed_form, whitened
 
 _LOCATION = (dist.Normal, dist.StudentT, dist.Cauchy, dist.Laplace, dist.Logistic)
 _SCALE = {dist.HalfNormal: "scale", dist.HalfCauchy: "scale"}
@@ -75,15 +76,13 @@ def _absorption(family: type) -> Absorb | None:
     return None
 
 
-def _into_location(distribution: dist.Distribution, value: Array) -> dist.Distribution:
+def _into_location(distribution: Member, value: Array) -> dist.Distribution:
     motion = value - jax.lax.stop_gradient(value)
     batch_shape = jnp.shape(value)[: jnp.ndim(value) - distribution.event_dim]
     return _full_size(distribution, batch_shape, loc=distribution.loc - motion)
 
 
-def _into_scale(
-    distribution: dist.Distribution, value: Array, name: str, sign: float
-) -> dist.Distribution:
+def _into_scale(distribution: Member, value: Array, name: str, sign: float) -> dist.Distribution:
     logarithm = jnp.log(value)
     factor = jnp.exp(sign * (logarithm - jax.lax.stop_gradient(logarithm)))
     scaled = getattr(distribution, name) * factor
@@ -91,20 +90,20 @@ def _into_scale(
 
 
 def _full_size(
-    distribution: dist.Distribution, batch_shape: tuple[int, ...], **changed: Array
+    distribution: Member, batch_shape: tuple[int, ...], **changed: Array
 ) -> dist.Distribution:
     """The same distribution with parameters of the size of its batch, some of them changed."""
-    family = type(distribution)
+    family: Any = type(distribution)
     if family is dist.MultivariateNormal:
         size = distribution.event_shape
-        location = changed.get("loc", distribution.loc)
+        location = {"loc": distribution.loc, **changed}["loc"]
         return dist.MultivariateNormal(
             jnp.broadcast_to(location, batch_shape + size),
             scale_tril=jnp.broadcast_to(distribution.scale_tril, batch_shape + size + size),
             validate_args=False,
         )
+    own = {name: getattr(distribution, name) for name in family.arg_constraints}
     full = {
-        name: jnp.broadcast_to(changed.get(name, getattr(distribution, name)), batch_shape)
-        for name in family.arg_constraints
+        name: jnp.broadcast_to(value, batch_shape) for name, value in {**own, **changed}.items()
     }
     return family(**full, validate_args=False)

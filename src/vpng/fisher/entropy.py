@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from vpng.fisher.unwrap import core_of
-from vpng.fisher.whiten import has_closed_form, whiten
+from vpng.fisher.whiten import Member, has_closed_form, whiten
 
 
 def entropy_rows(distribution: dist.Distribution, value: Array) -> Float[Array, "..."] | None:
@@ -38,16 +38,17 @@ def entropy_rows(distribution: dist.Distribution, value: Array) -> Float[Array, 
     return rows * core.mask.reshape(core.mask.shape + (1,) * len(trailing))
 
 
-def _family_rows(distribution: dist.Distribution) -> Float[Array, "..."] | None:
+def _family_rows(distribution: Member) -> Float[Array, "..."] | None:
     """The rows of a plain family, its batch first: what its elements share counts in each."""
-    if isinstance(distribution, dist.Delta):
+    family = type(distribution)
+    if issubclass(family, dist.Delta):
         return None
     if not distribution.has_rsample:
         known = has_closed_form(distribution)
         return whiten(distribution, distribution) if known else None
-    if isinstance(distribution, dist.Normal):
+    if issubclass(family, dist.Normal):
         rows = jnp.log(distribution.scale)
-    elif isinstance(distribution, dist.MultivariateNormal):
+    elif issubclass(family, dist.MultivariateNormal):
         rows = jnp.log(jnp.diagonal(distribution.scale_tril, axis1=-2, axis2=-1))
     else:
         try:

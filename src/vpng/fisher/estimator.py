@@ -139,7 +139,7 @@ class Probed(AbstractEstimator):
 
     @property
     def _fallback(self) -> Sampled:
-        return Sampled(self.num_probes, self.pool_particles)
+        return Sampled(num_samples=self.num_probes, pool_particles=self.pool_particles)
 
     def draw(self, rng_key: PRNGKeyArray, site: Site) -> PyTree:
         closed = jax.eval_shape(lambda: _closed_form(site))

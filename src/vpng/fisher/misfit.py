@@ -16,7 +16,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
 from vpng.fisher.unwrap import core_of
-from vpng.fisher.whiten import Whitened
+from vpng.fisher.whiten import Member, Whitened
 
 _LEAST = 1e-4
 """A misfit below this counts as this: no information vanishes."""
@@ -75,32 +75,32 @@ def misfit(distribution: dist.Distribution, value: Array) -> Float[Array, "..."]
 
 
 @misfit.register(dist.Normal)
-def _normal(distribution: dist.Normal, value: Array) -> Array:
+def _normal(distribution: Member, value: Array) -> Array:
     return ((value - distribution.loc) / distribution.scale) ** 2
 
 
 @misfit.register(dist.Laplace)
-def _laplace(distribution: dist.Laplace, value: Array) -> Array:
+def _laplace(distribution: Member, value: Array) -> Array:
     return jnp.abs(value - distribution.loc) / distribution.scale
 
 
 @misfit.register(dist.HalfNormal)
-def _half_normal(distribution: dist.HalfNormal, value: Array) -> Array:
+def _half_normal(distribution: Member, value: Array) -> Array:
     return (value / distribution.scale) ** 2
 
 
 @misfit.register(dist.Exponential)
-def _exponential(distribution: dist.Exponential, value: Array) -> Array:
+def _exponential(distribution: Member, value: Array) -> Array:
     return value * distribution.rate
 
 
 @misfit.register(dist.Gamma)
-def _gamma(distribution: dist.Gamma, value: Array) -> Array:
+def _gamma(distribution: Member, value: Array) -> Array:
     return value * distribution.rate / distribution.concentration
 
 
 @misfit.register(dist.MultivariateNormal)
-def _multivariate_normal(distribution: dist.MultivariateNormal, value: Array) -> Array:
+def _multivariate_normal(distribution: Member, value: Array) -> Array:
     residual = (value - distribution.loc)[..., None]
     whitened = solve_triangular(distribution.scale_tril, residual, lower=True)
     return jnp.mean(whitened[..., 0] ** 2, axis=-1)

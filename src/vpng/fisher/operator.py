@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import NamedTuple
 
 import jax
@@ -313,7 +313,7 @@ class FisherOperator:
     def to_dense(self) -> Float[Array, "P P"]:
         """F as a matrix."""
         if self.terms:
-            return sum(term.to_dense() for term in self.terms)
+            return reduce(jnp.add, [term.to_dense() for term in self.terms])
         middle = self.bottleneck
         if middle is not None and middle.is_cheaper(self.parameters):
             return middle.gram(self.parameters)
@@ -330,7 +330,7 @@ class FisherOperator:
     def diagonal(self) -> Float[Array, "P"]:
         """The diagonal of F."""
         if self.terms:
-            return sum(term.diagonal() for term in self.terms)
+            return reduce(jnp.add, [term.diagonal() for term in self.terms])
         size = self.num_parameters
         if self.bottleneck is not None and cost.matrix_product(size, size, size).fits:
             return jnp.diagonal(self.to_dense())

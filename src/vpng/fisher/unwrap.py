@@ -17,8 +17,9 @@ FLOWS = (InverseAutoregressiveTransform, BlockNeuralAutoregressiveTransform)
 
 def unwrapped(distribution: dist.Distribution) -> dist.Distribution:
     """The family inside what only adds dimensions or hides values; transforms stay."""
-    wrappers = dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution
-    while isinstance(distribution, wrappers):
+    while isinstance(
+        distribution, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution
+    ):
         distribution = distribution.base_dist
     return distribution
 

@@ -11,7 +11,7 @@ The result has shape `batch_shape + (...)`: what belongs to one batch element st
 import math
 from collections.abc import Callable, Sequence
 from functools import singledispatch
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,10 @@ from vpng.fisher.unwrap import has_arrays
 
 Family = TypeVar("Family", bound=dist.Distribution)
 
-Whiten = Callable[[dist.Distribution, dist.Distribution], Float[Array, "..."]]
+Member = Any
+"""A distribution of the family that a rule is for, whose parameters are its attributes."""
+
+Whiten = Callable[[Member, Member], Float[Array, "..."]]
 
 
 class Whitened(NamedTuple):
@@ -45,7 +48,7 @@ class Whitened(NamedTuple):
         """The product of both."""
         return self.weights * self.coordinates
 
-    def times(self, factor: Array) -> "Whitened":
+    def times(self, factor: Array | float) -> "Whitened":
         """The rows multiplied by what is held fixed."""
         return Whitened(self.weights * factor, self.coordinates)
 
@@ -58,8 +61,8 @@ class DiagonalRule(NamedTuple):
         coordinates: of the same distribution.
     """
 
-    weights: Callable[[dist.Distribution], Array]
-    coordinates: Callable[[dist.Distribution], Array]
+    weights: Callable[[Member], Array]
+    coordinates: Callable[[Member], Array]
 
     def __call__(self, at: dist.Distribution, of: dist.Distribution) -> Array:
         return self.weights(at) * self.coordinates(of)
@@ -117,7 +120,7 @@ def whitened(at: dist.Distribution, of: dist.Distribution) -> Whitened:
     return Whitened(jnp.ones((), rows.dtype), rows)
 
 
-def _diagonal(**roots: Callable[[dist.Distribution], Array]) -> DiagonalRule:
+def _diagonal(**roots: Callable[[Member], Array]) -> DiagonalRule:
     """Scalar families with uncorrelated parameters: S^T is diagonal, given by name.
 
     Roots, not the information itself, which overflows for scales that float32 can hold.
@@ -129,8 +132,8 @@ def _diagonal(**roots: Callable[[dist.Distribution], Array]) -> DiagonalRule:
 
 
 def _pairwise(
-    information: Callable[[dist.Distribution], tuple[Array, Array | float, Array]],
-    coordinates: Callable[[dist.Distribution, dist.Distribution], tuple[Array, Array]],
+    information: Callable[[Member], tuple[Array, Array | float, Array]],
+    coordinates: Callable[[Member, Member], tuple[Array, Array]],
 ) -> Whiten:
     """Two correlated scalar coordinates: S is the Cholesky factor of [[a, c], [c, b]]."""
 
@@ -231,7 +234,7 @@ _register(
 
 @_family.register(dist.StudentT)
 def _student_t(_at: dist.StudentT) -> Whiten:
-    def spread(d: dist.StudentT) -> tuple[Array, Array, Array]:
+    def spread(d: Member) -> tuple[Array, Array, Array]:
         v = d.df
         shape = 0.25 * (polygamma(1, v / 2) - polygamma(1, (v + 1) / 2)) - (v + 5) / (
             2 * v * (v + 1) * (v + 3)
@@ -246,7 +249,7 @@ def _student_t(_at: dist.StudentT) -> Whiten:
 @_family.register(dist.GammaPoisson)
 def _negative_binomial(_at: dist.GammaPoisson) -> Whiten:
     # Mean m = concentration / rate and dispersion r = concentration are orthogonal.
-    def rule(at: dist.GammaPoisson, of: dist.GammaPoisson) -> Array:
+    def rule(at: Member, of: Member) -> Array:
         r = at.concentration
         m = r / at.rate
         mean_information = 1.0 / jnp.maximum(m + m**2 / r, _tiny(m))
@@ -295,7 +298,7 @@ _register(
 @_family.register(dist.MultivariateNormal)
 def _multivariate_normal(_at: dist.MultivariateNormal) -> Whiten:
     # KL(theta + d) to second order is |L^-1 dm|^2 / 2 + |L^-1 dSigma L^-T|_F^2 / 4.
-    def rule(at: dist.MultivariateNormal, of: dist.MultivariateNormal) -> Array:
+    def rule(at: Member, of: Member) -> Array:
         size = at.event_shape[0]
         tril = jnp.broadcast_to(at.scale_tril, (*at.batch_shape, size, size))
         location = jnp.broadcast_to(of.loc, (*at.batch_shape, size))
@@ -317,7 +320,7 @@ def _multivariate_normal(_at: dist.MultivariateNormal) -> Whiten:
 
 def _wrapping(
     inner: dist.Distribution,
-    shape: Callable[[Array, dist.Distribution], Array],
+    shape: Callable[[Array, Member], Array],
 ) -> Whiten | None:
     rule = _rule(inner)
     if rule is None:
@@ -359,7 +362,7 @@ def _folded(_at: dist.FoldedDistribution) -> None:
     return None
 
 
-def _without_shape(distribution: dist.Distribution) -> dist.Distribution:
+def _without_shape(distribution: Member) -> Member:
     """The family whose batch and event an expansion or `to_event` changed; masks stay."""
     while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
         distribution = distribution.base_dist
@@ -372,7 +375,7 @@ _RATED = {dist.Exponential: "rate", dist.Gamma: "rate"}
 
 
 @_family.register(dist.TransformedDistribution)
-def _transformed(at: dist.TransformedDistribution) -> Whiten | None:
+def _transformed(at: Member) -> Whiten | None:
     # A fixed bijection loses no information. One with arrays inside may depend on the parameters:
     # only an affine map is folded into the family that it moves or stretches.
     if not has_arrays(at.transforms):
@@ -393,7 +396,7 @@ def _transformed(at: dist.TransformedDistribution) -> Whiten | None:
     return None if rule is None else lambda at, of: rule(_folded_in(at), _folded_in(of))
 
 
-def _folded_in(distribution: dist.TransformedDistribution) -> dist.Distribution:
+def _folded_in(distribution: Member) -> Member:
     """The family with its first transform, an affine one, in its own parameters."""
     affine, inner = distribution.transforms[0], _without_shape(distribution.base_dist)
     kind, stretch = type(inner), jnp.abs(affine.scale)

@@ -153,8 +153,9 @@ class _Reader:
             return self._relabelled(equation, known[0])
         if equation.name in ("add", "add_any") and self._is_bias(equation, known):
             return None
-        if len(leaves) == 1 and (product := product_of(equation, leaves[0])) is not None:
-            return self._read_product(position, product, known[leaves[0]], sources)
+        leaf = known[leaves[0]] if len(leaves) == 1 else None
+        if isinstance(leaf, _Leaf) and (product := product_of(equation, leaves[0])) is not None:
+            return self._read_product(position, product, leaf, sources)
         for place in leaves:
             self._refuse(equation.inputs[place], f"enters `{equation.name}`")
         return None
@@ -195,12 +196,14 @@ class _Reader:
         self, position: int, product: AbstractProduct, weight: _Leaf, sources: frozenset[int]
     ) -> _Output | None:
         obstacle = product.obstacle()
-        if obstacle is None:
-            matrix = product.matrix(weight.index)
-            order = layout.permutation_to(matrix, self.shapes[weight.path])
-            obstacle = "enters a product in part or more than once" if order is None else None
         if obstacle is not None:
             self.reasons.setdefault(weight.path, obstacle)
+            return None
+        matrix = product.matrix(weight.index)
+        order = layout.permutation_to(matrix, self.shapes[weight.path])
+        if order is None:
+            reason = "enters a product in part or more than once"
+            self.reasons.setdefault(weight.path, reason)
             return None
         self.uses[position] = Use(position, product, weight.path, order, matrix.shape, sources)
         return _Output(position, product.features())

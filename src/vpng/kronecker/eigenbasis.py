@@ -24,6 +24,7 @@ from vpng.fisher import AbstractMetric, Predictive, Probed
 from vpng.kronecker.inverses import eigendecompositions
 from vpng.kronecker.statistics import Factors, statistics
 from vpng.kronecker.structure import Layer, Structure, by_path, with_leaves
+from vpng.numerics.transformation import transformation
 from vpng.numerics.trees import all_finite
 from vpng.problem import AbstractProblem, Parameters
 
@@ -99,7 +100,7 @@ class FisherFactors(AbstractSource):
         metric: by default the predictive Fisher from one probe on at most 256 data.
     """
 
-    metric: AbstractMetric = Predictive(Probed(1), num_particles=1, max_data=256)
+    metric: AbstractMetric = Predictive(Probed(num_probes=1), num_particles=1, max_data=256)
 
     def factors(
         self,
@@ -296,12 +297,13 @@ def in_eigenbasis(
         findings = joined([found, Findings.of([BASES], [~finite])])
         gap = jnp.maximum(statistics_period, (patience * state.step).astype(jnp.int32))
         next_turn = jnp.where(state.step >= state.next_turn, state.step + gap, state.next_turn)
+        scaled: Any
         scaled, rule_state = rule.update(into(bases, updates), rule_state, into(bases, params))
         return back(bases, scaled, updates), EigenbasisState(
             state.step + 1, factors, bases, next_turn, rule_state, findings
         )
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return transformation(init, update)
 
 
 def _findings(factors: dict[str, Basis]) -> Findings:
@@ -345,7 +347,7 @@ def _leading_bases(
     max_rank: int,
 ) -> dict[str, Basis]:
     """The leading directions of the inputs of each layer that the data feed."""
-    metric = Predictive(Probed(1), num_particles=1)
+    metric = Predictive(Probed(num_probes=1), num_particles=1)
     operator = metric.operator(problem, parameters, batch, jax.random.key(0))
     found = statistics(structure, operator).layers
     return {
@@ -366,12 +368,16 @@ _MOMENTS: dict[type, Callable[[Any, Callable, Callable], Any]] = {
 }
 
 
+def _turn(old: Array | None, new: Array | None) -> Array | None:
+    return None if old is None or new is None else old.T @ new
+
+
 def _turned(state: PyTree, old: dict[str, Basis], new: dict[str, Basis]) -> PyTree:
     """A rule's state in new coordinates: moments turn, everything else stays."""
     rotations = {
         name: Basis(
             new[name].inputs.T @ basis.inputs,
-            None if basis.outputs is None else basis.outputs.T @ new[name].outputs,
+            _turn(basis.outputs, new[name].outputs),
         )
         for name, basis in old.items()
     }

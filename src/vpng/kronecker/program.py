@@ -36,12 +36,12 @@ class Equation:
 
     def shape(self, position: int) -> tuple[int, ...]:
         """The shape of an input."""
-        return self.source.invars[position].aval.shape
+        return _shape(self.source.invars[position])
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """The shape of the first output."""
-        return self.source.outvars[0].aval.shape
+        return _shape(self.source.outvars[0])
 
     def evaluate(self, values: list[Any]) -> list[Any]:
         """The outputs, given the value of every input."""
@@ -67,9 +67,9 @@ class Program:
     equations: tuple[Equation, ...]
     outputs: tuple[Slot | Literal, ...]
 
-    def uses(self) -> Counter[Slot]:
+    def uses(self) -> Counter[Slot | Literal]:
         """How often each slot is read."""
-        reads: Counter[Slot] = Counter()
+        reads: Counter[Slot | Literal] = Counter()
         for equation in self.equations:
             reads.update(slot for slot in equation.inputs if not isinstance(slot, Literal))
         reads.update(slot for slot in self.outputs if not isinstance(slot, Literal))
@@ -131,8 +131,8 @@ class _Builder:
     ) -> tuple[Slot | Literal, ...]:
         slots: dict[Any, Slot | Literal] = dict(zip(jaxpr.invars, inputs, strict=True))
         for variable, value in zip(jaxpr.constvars, constants, strict=True):
-            slots[variable] = self.new()
-            self.constants[slots[variable]] = value
+            slots[variable] = slot = self.new()
+            self.constants[slot] = value
 
         def read(atom: Any) -> Slot | Literal:
             return atom if isinstance(atom, Literal) else slots[atom]
@@ -147,6 +147,10 @@ class _Builder:
                 self.equations.append(Equation(source, arguments, results))
             slots.update(zip(source.outvars, results, strict=True))
         return tuple(read(atom) for atom in jaxpr.outvars)
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    return variable.aval.shape
 
 
 def _body(source: JaxprEqn) -> tuple[Jaxpr, list[Any]]:

@@ -13,14 +13,14 @@ Exact rows are pulled back one at a time, but for the data, which share a pass.
 """
 
 from collections.abc import Callable
+from functools import reduce
 from itertools import pairwise
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -182,7 +182,7 @@ def _taps(
     uses = [use for group in traced.uses.values() for use in group]
     nothing = {}
     for use in uses:
-        output = traced.program.equations[use.position].source.outvars[0].aval
+        output: Any = traced.program.equations[use.position].source.outvars[0].aval
         nothing[use.position] = jnp.zeros(output.shape, output.dtype)
 
     def run(additions: dict[int, Array], some: dict[str, Array]) -> tuple[Array, dict[int, Array]]:
@@ -211,7 +211,7 @@ def _input_factor(
     count = sum(
         prod(a.shape[:-1]) / use.product.num_positions for a, use in zip(inputs, uses, strict=True)
     )
-    return sum(gram(a, num_data) for a in inputs) / count
+    return reduce(jnp.add, [gram(a, num_data) for a in inputs]) / count
 
 
 def _outer(vectors: Float[Array, "... n"], num_data: int | None, *, diagonal: bool) -> Array:
@@ -256,7 +256,7 @@ def _summed(backward: Callable[[Array], PyTree], separated: tuple[int, ...], row
     zero = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(backward, rows)
     )
-    return jax.lax.scan(step, zero, np.arange(count))[0]
+    return jax.lax.scan(step, zero, jnp.arange(count))[0]
 
 
 def _check_same(structure: Structure, found: Structure) -> None:

@@ -85,8 +85,10 @@ class KroneckerTridiagonal(AbstractKronecker):
         ]
         regressions = iter(
             [
-                _regression(roots[i][side], inverses[i + 1][side], *parts)
-                for (i, side), *parts in zip(places, kept, _canonical(whitened), strict=True)
+                _regression(roots[i][side], inverses[i + 1][side], coupling, canonical)
+                for (i, side), coupling, canonical in zip(
+                    places, kept, _canonical(whitened), strict=True
+                )
             ]
         )
         links = tuple((next(regressions), next(regressions)) for _ in statistics.couplings)

@@ -1,7 +1,7 @@
 """What the estimators with an inference network share."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Self
 
@@ -18,6 +18,7 @@ from vpng.checks import finite_scalar, positive_integer
 from vpng.errors import expected
 from vpng.models.early_stopping import train
 from vpng.models.saved import SavedModel, leaves_by_name, tree_from_names
+from vpng.numerics.jax_settings import jax_setting
 from vpng.objective import ELBO
 from vpng.problem import Parameters
 from vpng.problems.amortised import AmortisedNormal
@@ -55,6 +56,18 @@ class AmortisedEstimator(
 
     A subclass gives the constructor, `_rows`, `_setup` and `_batch`.
     """
+
+    n_components: int
+    hidden: Sequence[int]
+    kl_weight: float
+    weight_decay: float
+    learning_rate: float | None
+    batch_size: int
+    max_epochs: int
+    validation_fraction: float
+    patience: int
+    random_state: Any
+    progress: bool
 
     @abstractmethod
     def _rows(self, X: Any, *, reset: bool) -> np.ndarray:
@@ -125,7 +138,7 @@ class AmortisedEstimator(
         if key is None or kept.nbytes > _MOST_BYTES_KEPT:
             loop = self._loop(problem, parameters, data, optimizer, readout)
         else:
-            double = jax.config.jax_enable_x64
+            double = jax_setting("jax_enable_x64")
             loop = _compiled(type(self), key, kept.shape, kept.dtype, readout, double)
         result = train(
             loop.on(data, metrics=metrics),

@@ -19,6 +19,7 @@ from vpng.checks import damping_value, finite_scalar, positive_integer
 from vpng.errors import expected
 from vpng.models.corrected import corrected
 from vpng.models.saved import SavedModel
+from vpng.numerics.jax_settings import jax_setting
 from vpng.objective import ELBO
 from vpng.problems import Labelled, LogisticRegression
 from vpng.training import Loop
@@ -103,7 +104,7 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
             float(self.damping),
             self.num_particles,
             data.covariates.dtype,
-            jax.config.jax_enable_x64,
+            jax_setting("jax_enable_x64"),
         ).on(data)
         start = loop.init(problem.init(init_key, data.covariates.shape[1]), run_key)
         result = loop.run(start, self.num_steps, progress=self.progress)
@@ -136,7 +137,7 @@ class BayesianLogisticRegression(SavedModel, ClassifierMixin, BaseEstimator):
     def _logits(self, X: Any) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
         """Mean and standard deviation of x . w under the posterior."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float32, reset=False).astype(np.float64)
+        X = np.asarray(validate_data(self, X, dtype=np.float32, reset=False), np.float64)
         rows = np.column_stack([X, np.ones(len(X))]) if self.fit_intercept else X
         variance = np.sum(rows @ self.coef_covariance_.astype(np.float64) * rows, axis=1)
         return X @ self.coef_[0] + self.intercept_[0], np.sqrt(variance)
@@ -184,7 +185,7 @@ def _compiled(
 
     `_double` is JAX's own setting, which a program depends on.
     """
-    problem = LogisticRegression(num_data, prior_scale)
+    problem = LogisticRegression(num_data=num_data, prior_scale=prior_scale)
     parameters = problem.init(jax.random.key(0), num_weights)
     data = Labelled(jnp.zeros((num_data, num_weights), dtype), jnp.zeros(num_data, dtype))
     rate = optax.linear_schedule(learning_rate, learning_rate / 20, num_steps)

@@ -7,13 +7,14 @@ from typing import Any, Self
 import jax
 import numpy as np
 from jaxtyping import PyTree
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from vpng.errors import expected
 from vpng.storage.archive import read_archive, write_archive
 
 
-class SavedModel:
+class SavedModel(BaseEstimator):
     """An estimator whose fitted state is a few arrays."""
 
     @abstractmethod

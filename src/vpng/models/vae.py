@@ -15,6 +15,7 @@ from vpng.problems import (
     CategoricalLikelihood,
     NormalLikelihood,
     PoissonLikelihood,
+    VariationalAutoencoder,
     decode,
     mlp_vae,
     standardised,
@@ -85,6 +86,7 @@ class VAE(AmortisedEstimator):
     def inverse_transform(self, Z: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n ..."]:
         """E[x | z] at each row of Z."""
         problem, parameters = self._fitted()
+        assert isinstance(problem, VariationalAutoencoder)
         latent = np.asarray(Z, np.float32)
         if latent.ndim != 2 or latent.shape[1] != self.n_components:
             raise expected("Z", f"rows of length {self.n_components}", f"shape {latent.shape}")
@@ -111,6 +113,7 @@ class VAE(AmortisedEstimator):
         return rows
 
     def _setup(self, rng_key: PRNGKeyArray, num_data: int) -> Setup:
+        assert self.likelihood_ is not None
         example = np.zeros((num_data, self.n_features_in_), np.float32)
         made = mlp_vae(
             rng_key,

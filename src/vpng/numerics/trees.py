@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PyTree
 
 
@@ -35,4 +36,10 @@ def size(tree: PyTree) -> int:
 
 def is_traced(value: Any) -> bool:
     """Whether `value` is known only while JAX traces."""
-    return isinstance(value, jax.core.Tracer)
+    return isinstance(value, Tracer)
+
+
+def is_key(value: Any) -> bool:
+    """Whether `value` is an array of random keys of JAX's own type."""
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)

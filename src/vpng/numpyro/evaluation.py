@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -176,8 +176,8 @@ class Losses(NamedTuple):
         given = {**values, **self._called(draw).fixed}
         arguments = (draw.key, given, self.problem.model, self.problem.guide, *self.call.args)
         if not self.call.mutable:
-            return self.loss.loss(*arguments, **self.call.kwargs), None
-        result = self.loss.loss_with_mutable_state(*arguments, **self.call.kwargs)
+            return jnp.asarray(self.loss.loss(*arguments, **self.call.kwargs)), None
+        result: Any = self.loss.loss_with_mutable_state(*arguments, **self.call.kwargs)
         return result["loss"], result["mutable_state"]
 
     def _called(self, draw: Draw) -> Call:

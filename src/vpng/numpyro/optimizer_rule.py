@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
+from vpng.numerics.transformation import transformation
 from vpng.numerics.trees import where
 from vpng.numpyro.numpyro_names import NumPyroOptim
 from vpng.numpyro.rules import AbstractRule, Step, StepInputs, by_name, split_by_name
@@ -80,16 +81,17 @@ class OptimizerRule(AbstractRule):
             share=share,
         )
         part = jax.tree.map(lambda update: (share * update).astype(update.dtype), updates)
-        new = Iterate(optax.apply_updates(old.parameters, part), optimizer)
+        moved: Any = optax.apply_updates(old.parameters, part)
+        new = Iterate(moved, optimizer)
         loss_at = lambda good: jnp.mean(losses.at(good.parameters))
         seen, exploded = self.explosions.look(state.explosions, loss, loss_at, num_data)
         seen = self.explosions.kept(seen, old, ~exploded)
         seen = went_back(exploded, seen, after_rejection(seen.good))
         usable = jnp.isfinite(loss) & ~trouble_in_optimizer(new, old).any
         # An exploded step may have no finite update, and the good point does not need one.
-        moved = self._state(where(exploded, seen.good, new), seen)
+        stepped = self._state(where(exploded, seen.good, new), seen)
         dropped = state._replace(optimizer=after_rejection(old.optimizer))
-        kept = where(usable | exploded, moved, dropped)
+        kept = where(usable | exploded, stepped, dropped)
         return Step(kept, loss, usable & ~exploded, written, exploded)
 
     def point(self, state: OptimizerState) -> Parameters:
@@ -114,10 +116,11 @@ def by_site_name(
         updates: Parameters, state: PyTree, params: Parameters | None = None, **extra_args: Any
     ) -> tuple[Parameters, PyTree]:
         known = None if params is None else by_name(params)
+        found: Any
         found, state = inner.update(by_name(updates), state, known, **extra_args)
         return split_by_name(found, model_names), state
 
-    return optax.GradientTransformationExtraArgs(lambda params: inner.init(by_name(params)), update)
+    return transformation(lambda params: inner.init(by_name(params)), update)
 
 
 def numpyro_as_optax(optimizer: NumPyroOptim) -> optax.GradientTransformationExtraArgs:
@@ -135,4 +138,4 @@ def numpyro_as_optax(optimizer: NumPyroOptim) -> optax.GradientTransformationExt
         before, after = optimizer.get_params(state), optimizer.get_params(new)
         return jax.tree.map(jnp.subtract, after, before), new
 
-    return optax.GradientTransformationExtraArgs(optimizer.init, update)
+    return transformation(optimizer.init, update)

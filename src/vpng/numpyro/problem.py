@@ -149,7 +149,7 @@ class TracedProblem(AbstractProblem):
             for site in self.model_trace(model, latent, batch).values()
             if site["type"] == "sample" and not is_observation(site)
         )
-        return log_q - log_p
+        return jnp.asarray(log_q - log_p)
 
     def latent_and_log_ratio(
         self, parameters: Parameters, noise: PRNGKeyArray, batch: Call
@@ -475,22 +475,22 @@ def traced_problem(
         has_parents = [True] * len(candidates)
     roots = frozenset(n for n, some in zip(candidates, has_parents, strict=True) if not some)
     problem = TracedProblem(
-        model,
-        guide,
-        quick,
-        _number_of_data(model_trace),
-        tuple(candidates),
-        roots,
-        any(_is_subsampled(site) for site in plates),
-        frozenset(parameters.model),
-        frozenset(shared),
-        not _has_flow(
+        model=model,
+        guide=guide,
+        transforms=quick,
+        num_data=_number_of_data(model_trace),
+        prior_names=tuple(candidates),
+        root_names=roots,
+        subsampled=any(_is_subsampled(site) for site in plates),
+        model_names=frozenset(parameters.model),
+        shared_names=frozenset(shared),
+        held_density=not _has_flow(
             lambda given: bare.guide_trace({**whole, **given}, jax.random.key(0), call),
             variational,
             _transforms(guide_trace),
         ),
-        _has_parameters_by_datum(guide_trace, variational),
-        frozenset(
+        by_datum=_has_parameters_by_datum(guide_trace, variational),
+        summed_names=frozenset(
             name
             for name, site in model_trace.items()
             if not multi_sample

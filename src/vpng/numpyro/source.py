@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 from numpyro.infer import RenyiELBO, TraceEnum_ELBO
@@ -108,7 +109,7 @@ class InBatches(AbstractSource):
 
     def counted(self, one: Arguments) -> RowsOfBatch:
         loader = self.loader
-        count = None if loader.all_equal else one.count
+        count = None if loader.all_equal else jnp.asarray(one.count)
         return RowsOfBatch(loader.num_rows, loader.num_data, loader.batches.plate, count)
 
     def _from(self, step: int) -> Iterator[Arguments]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 from numpyro import infer
 from numpyro.infer.svi import SVIState
 
-from vpng.numerics.trees import is_traced
+from vpng.numerics.trees import Tracer, is_traced
 from vpng.numpyro.numpyro_names import first_looks, without_vain_checks
 from vpng.runtime.kept_tracers import kept_tracers, with_values
 from vpng.runtime.programs import compiled_program
@@ -68,7 +68,7 @@ class _Attempt:
         self._init, self._repeated, self.not_valid = init, repeated, False
         own = [each for each in (svi.guide, svi.model) if _may_change(each)]
         self._before = {id(each): (each, dict(vars(each))) for each in [*own, svi]}
-        self._tracers: list[jax.core.Tracer] = []
+        self._tracers: list[Tracer] = []
         self._names: list[str] = []
 
     def state(self, rng_key: PRNGKeyArray) -> SVIState | None:

@@ -1,5 +1,6 @@
 """`numpyro.infer.SVI` with curvature: the same interface, no learning rate."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -165,7 +166,7 @@ class SVI(infer.SVI):
                     raise
                 raise InputError(f"{str(error).rstrip('.')}. {DISCRETE_REMEDY}") from error
         self.constrain_fn = found.constrain_fn
-        self._constrain = AtOnce(found.constrain_fn)
+        self._constrain = AtOnce(self._bound())
         self.problem, parameters = traced_problem(
             self.model,
             self.guide,
@@ -200,7 +201,8 @@ class SVI(infer.SVI):
         values = {**self.get_params(svi_state), **held}
         # The key of NumPyro's own `update`, given this state.
         _, key = jax.random.split(svi_state.rng_key)
-        return with_either_map(self.loss).loss(key, values, self.model, self.guide, *args, **kwargs)
+        loss = with_either_map(self.loss)
+        return jnp.asarray(loss.loss(key, values, self.model, self.guide, *args, **kwargs))
 
     def update(
         self,
@@ -416,6 +418,7 @@ class SVI(infer.SVI):
         """The user's, or the automatic one that fits, for which the loss gets its particles."""
         problem = self._traced()
         if self.transformation is not None:
+            assert not isinstance(self.curvature, AbstractGeometry)
             preconditioner = precondition(
                 problem,
                 self._metric(max(3, getattr(self.loss, "num_particles", 1))),
@@ -440,8 +443,9 @@ class SVI(infer.SVI):
         elif isinstance(geometry, AbstractCurvature):
             geometry = Linearised(geometry, num_data=problem.num_data)
         self._take_particles(default_particles(geometry, parameters))
-        options = {} if self.damping is None else {"initial_damping": float(self.damping)}
-        adaptive = Adaptive(geometry, problem.num_data, **options)
+        adaptive = Adaptive(geometry, problem.num_data)
+        if isinstance(self.damping, float | int):
+            adaptive = dataclasses.replace(adaptive, initial_damping=float(self.damping))
         return AutomaticRule(adaptive, self._metric(geometry.num_draws))
 
     def _network(self, parameters: Parameters, called: Callable[[], Call]) -> OptimizerRule | None:

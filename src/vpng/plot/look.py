@@ -27,7 +27,7 @@ def look() -> Iterator[None]:
     """The project's look on whatever display there is."""
     import matplotlib as mpl
 
-    settings = {
+    settings: dict[Any, Any] = {
         "axes.grid": True,
         "axes.spines.right": False,
         "axes.spines.top": False,

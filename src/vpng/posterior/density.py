@@ -66,7 +66,7 @@ class LogDensity(eqx.Module):
             model = enum(config_enumerate(model), self.enumerated)
         # Nothing is drawn: all latents are given. Some models ask for a key all the same.
         model = handlers.seed(model, jax.random.key(0))
-        return -potential_energy(model, self.args, self.kwargs, values, enum=summed)
+        return -jnp.asarray(potential_energy(model, self.args, self.kwargs, values, enum=summed))
 
     def with_parameters(self) -> Callable:
         """The model with its own parameters at their values."""

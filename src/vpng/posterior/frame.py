@@ -16,9 +16,11 @@ class AbstractFrame(eqx.Module):
 
     Attributes:
         centre: the origin of u.
+        root: a matrix, or the diagonal of one.
     """
 
     centre: eqx.AbstractVar[Float[Array, " P"]]
+    root: eqx.AbstractVar[Float[Array, "P *P"]]
 
     @abstractmethod
     def __call__(self, u: Float[Array, "... P"]) -> Float[Array, "... P"]:

@@ -53,7 +53,7 @@ class Weighted(NamedTuple):
     def log_evidence(self) -> tuple[float, float]:
         """Log p(x) and its standard error, which counts only where the weights are reliable."""
         count = len(self.log_weights)
-        mean = float(logsumexp(self.log_weights) - math.log(count))
+        mean = float(np.asarray(logsumexp(self.log_weights))) - math.log(count)
         ratios = np.exp(self.log_weights - mean)
         return mean, float(np.std(ratios) / math.sqrt(count))
 
@@ -86,7 +86,8 @@ def log_mixture(
     frames: Sequence[AbstractFrame], z: Float[np.ndarray, "S P"]
 ) -> Float[np.ndarray, " S"]:
     """The log density of the even mixture of normal distributions."""
-    return logsumexp([frame.log_prob(z) for frame in frames], axis=0) - math.log(len(frames))
+    densities = [frame.log_prob(z) for frame in frames]
+    return np.asarray(logsumexp(densities, axis=0)) - math.log(len(frames))
 
 
 def weigh(

@@ -57,7 +57,8 @@ class Posterior:
     @property
     def log_evidence(self) -> tuple[float, float]:
         """Log p(x) and its standard error, which is NaN where it is not to be relied on."""
-        return tuple(self.found.evidence)
+        value, error = self.found.evidence
+        return value, error
 
     @cached_property
     def values(self) -> dict[str, np.ndarray]:

@@ -81,8 +81,8 @@ def _latents(density: LogDensity) -> list[Any]:
 
 def _of_mode(mode: Mode) -> dict[str, np.ndarray]:
     return {
-        "centre": mode.frame.centre,
-        "root": mode.frame.root,
+        "centre": np.asarray(mode.frame.centre),
+        "root": np.asarray(mode.frame.root),
         "loc": mode.loc,
         "scale": mode.scale,
         "path": mode.path,

@@ -151,7 +151,7 @@ class Problem(AbstractProblem):
             return self._per_unit(dist.kl_divergence(q, p), batch)
         except NotImplementedError:
             # Apart: the two may count different dimensions as events.
-            log_q, log_p = (self._per_unit(d.log_prob(z), batch) for d in (q, p))
+            log_q, log_p = (self._per_unit(jnp.asarray(d.log_prob(z)), batch) for d in (q, p))
             return log_q - log_p
 
     def likelihood_sites(self, model: PyTree, latent: PyTree, batch: PyTree) -> list[Site]:
@@ -291,7 +291,8 @@ def _reads_latent(problem: AbstractProblem, parameters: Parameters, batch: PyTre
 
     def total(latent: PyTree) -> Array:
         sites = problem.likelihood_sites(parameters.model, latent, batch)
-        return sum(jnp.sum(site.distribution.log_prob(site.value)) for site in sites)
+        terms = (jnp.sum(site.distribution.log_prob(site.value)) for site in sites)
+        return sum(terms, jnp.zeros(()))
 
     return depends(total, latent)
 
@@ -305,7 +306,8 @@ def parameters_of(distribution: dist.Distribution, value: Array) -> list[Array]:
     try:
         leaves = jax.tree.leaves(distribution)
     except NotImplementedError:
-        return [distribution.log_prob(jnp.zeros(jnp.shape(value), jnp.result_type(value)))]
+        zeros = jnp.zeros(jnp.shape(value), jnp.result_type(value))
+        return [jnp.asarray(distribution.log_prob(zeros))]
     floating = lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
     return [jnp.asarray(leaf) for leaf in leaves if floating(leaf)]
 

@@ -1,5 +1,7 @@
 """Whether the data are values that the likelihood allows."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +23,7 @@ def check_support(problem: Problem, parameters: Parameters, data: PyTree) -> Non
     Raises:
         InputError: naming the site, its family, and a value that does not fit.
     """
-    found: list[tuple[str, str, constraints.Constraint]] = []
+    found: list[tuple[str, str, Any]] = []
 
     def collect(parameters: Parameters) -> Array:
         latent = problem.latent(
@@ -42,7 +44,7 @@ def check_support(problem: Problem, parameters: Parameters, data: PyTree) -> Non
             _check(f"observed{name}", family, support, by_name[name])
 
 
-def _check(where: str, family: str, support: constraints.Constraint, value: Array) -> None:
+def _check(where: str, family: str, support: Any, value: Array) -> None:
     if is_traced(value):
         return
     while hasattr(support, "base_constraint"):
@@ -56,7 +58,7 @@ def _check(where: str, family: str, support: constraints.Constraint, value: Arra
     raise expected(where, f"values that {family} allows", f"{bad} at index {index}")
 
 
-def _family(distribution: dist.Distribution) -> tuple[str, bool]:
+def _family(distribution: Any) -> tuple[str, bool]:
     """The name of the innermost distribution, and whether a mask may hide values."""
     masked = False
     while hasattr(distribution, "base_dist"):

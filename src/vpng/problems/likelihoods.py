@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Num, PyTree
 
 from vpng.checks import counts, finite_array
@@ -32,7 +33,7 @@ class AbstractLikelihood(eqx.Module):
         """
 
     @abstractmethod
-    def check(self, name: str, data: Array) -> Array:
+    def check(self, name: str, data: Num[ArrayLike, "..."]) -> Array:
         """`data`, refused with an `InputError` that calls it `name` if outside the support."""
 
     def num_outputs(self, event_shape: tuple[int, ...]) -> int:
@@ -66,7 +67,7 @@ class BernoulliLikelihood(AbstractLikelihood):
         logits = _shaped("decoder", outputs, event_shape)
         return dist.BernoulliLogits(logits, validate_args=False).to_event(len(event_shape))
 
-    def check(self, name: str, data: Array) -> Array:
+    def check(self, name: str, data: Num[ArrayLike, "..."]) -> Array:
         data = finite_array(name, data)
         inside = (data >= 0) & (data <= 1) if self.fractions else (data == 0) | (data == 1)
         return _all(name, data, inside, "numbers in " + ("[0, 1]" if self.fractions else "{0, 1}"))
@@ -99,7 +100,7 @@ class NormalLikelihood(AbstractLikelihood):
             scale = jnp.exp(jnp.broadcast_to(log_scale, loc.shape))
         return dist.Normal(loc, scale, validate_args=False).to_event(len(event_shape))
 
-    def check(self, name: str, data: Array) -> Array:
+    def check(self, name: str, data: Num[ArrayLike, "..."]) -> Array:
         return finite_array(name, data)
 
     def num_outputs(self, event_shape: tuple[int, ...]) -> int:
@@ -118,7 +119,7 @@ class PoissonLikelihood(AbstractLikelihood):
         rate = jnp.maximum(jax.nn.softplus(outputs), jnp.finfo(outputs.dtype).tiny)
         return dist.Poisson(rate, validate_args=False).to_event(len(event_shape))
 
-    def check(self, name: str, data: Array) -> Array:
+    def check(self, name: str, data: Num[ArrayLike, "..."]) -> Array:
         return counts(name, data)
 
     def features(self, data: Num[Array, "B ..."]) -> Float[Array, "B m"]:
@@ -145,7 +146,7 @@ class CategoricalLikelihood(AbstractLikelihood):
         logits = _shaped("decoder", outputs, (*event_shape, self.num_classes))
         return dist.CategoricalLogits(logits, validate_args=False).to_event(len(event_shape))
 
-    def check(self, name: str, data: Array) -> Array:
+    def check(self, name: str, data: Num[ArrayLike, "..."]) -> Array:
         data = counts(name, data)
         return _all(name, data, data < self.num_classes, f"classes below {self.num_classes}")
 

@@ -67,7 +67,7 @@ def substituted_hessian(
     def log_density(vector: Array, z: Array, x: Array) -> Array:
         eps = (z - parameters.variational * x) / problem.scale
         latent = problem.latent(vector[0], eps, x)
-        return problem.likelihood(vector[1], latent, x).log_prob(x)
+        return jnp.asarray(problem.likelihood(vector[1], latent, x).log_prob(x))
 
     at = jnp.stack([parameters.variational, parameters.model])
     hessians = jax.vmap(jax.hessian(log_density), in_axes=(None, 0, 0))(at, *joint)

@@ -6,7 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jaxtyping import Array, Float, PRNGKeyArray
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Num, PRNGKeyArray
 
 from vpng.checks import binary_labels, finite_scalar, matrix, positive_integer
 from vpng.problem import Parameters, Problem
@@ -40,8 +41,8 @@ class LogisticRegression(Problem):
     @classmethod
     def create(
         cls,
-        covariates: Float[Array, "n d"],
-        labels: Float[Array, " n"],
+        covariates: Num[ArrayLike, "n d"],
+        labels: Num[ArrayLike, " n"],
         *,
         prior_scale: float = 1.0,
         intercept: bool = True,

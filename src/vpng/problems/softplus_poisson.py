@@ -4,7 +4,7 @@ log p(x | t) = x log softplus(t) - softplus(t) - log x!. The last term does not 
 parameter: of data it is computed once (`counted`) and handed over with them, never in a loop.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -82,5 +82,6 @@ class PoissonRow(dist.Independent):
 
     def log_prob(self, value: Counted | Num[Array, "B m"]) -> Float[Array, " B"]:
         if not isinstance(value, Counted):
-            return super().log_prob(value)
-        return jnp.sum(self.base_dist.varying(value.counts), axis=-1) - value.log_factorials
+            return jnp.asarray(super().log_prob(value))
+        counts: Any = self.base_dist
+        return jnp.sum(counts.varying(value.counts), axis=-1) - value.log_factorials

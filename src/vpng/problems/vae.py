@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.nn.initializers import Initializer
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
@@ -112,7 +113,7 @@ def vae(
 
 def mlp_vae(
     rng_key: PRNGKeyArray,
-    data: Num[Array, "n ..."],
+    data: Num[ArrayLike, "n ..."],
     *,
     latent_dim: int,
     hidden: Sequence[int] = (200, 200),
@@ -152,7 +153,7 @@ def mlp_vae(
     return vae(encoder, decoder, data, likelihood=likelihood)
 
 
-def paper_vae(rng_key: PRNGKeyArray, data: Num[Array, "n ..."]) -> Setup:
+def paper_vae(rng_key: PRNGKeyArray, data: Num[ArrayLike, "n ..."]) -> Setup:
     """Section 5.2 for binary images: 784-200-200-(2 x 100) and 100-200-200-784 units."""
     return mlp_vae(rng_key, data, latent_dim=100, initialiser=TRUNCATED_NORMAL)
 
@@ -222,7 +223,7 @@ def _as_pytree(function: Apply) -> Any:
     return function if isinstance(function, eqx.Module) else jax.tree_util.Partial(function)
 
 
-def _checked(likelihood: AbstractLikelihood, data: Num[Array, "n ..."]) -> Num[Array, "n ..."]:
+def _checked(likelihood: AbstractLikelihood, data: Num[ArrayLike, "n ..."]) -> Num[Array, "n ..."]:
     data = likelihood.check("data", data)
     if data.ndim < 2 or 0 in data.shape:
         wanted = "an array of shape (n, ...) that is not empty"

@@ -22,6 +22,7 @@ from jaxtyping import PyTree
 from vpng.checks import finite_scalar, positive_integer
 from vpng.distributed.processes import arrays_from_first, from_first, in_any_process, is_first
 from vpng.errors import InputError, expected
+from vpng.numerics.trees import is_key
 from vpng.run.history import History, Record
 from vpng.run.identity import Identity, host_array
 from vpng.run.logbook import Logbook, as_entry, from_entry
@@ -319,7 +320,7 @@ def _prepare(folder: Path) -> None:
         for half in folder.glob(".*.vpng"):
             half.unlink()
         probe = folder / ".probe.vpng"
-        write_atomically(probe, lambda target: target.write_bytes(bytes(_OVERHEAD)) and None)
+        write_atomically(probe, lambda target: target.write_bytes(bytes(_OVERHEAD)))
         probe.unlink()
     except OSError as error:
         raise InputError(
@@ -334,7 +335,7 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 def _like(leaf: Any, array: np.ndarray) -> Any:
     """The array as the leaf is: of its type, and a key if it is one."""
-    if jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
+    if is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
     return jnp.asarray(array.view(jnp.result_type(leaf)) if array.dtype.kind == "u" else array)
 

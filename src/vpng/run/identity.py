@@ -10,10 +10,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from vpng.numerics.trees import is_key
 from vpng.runtime.processors import num_processors
 from vpng.version import __version__
 
@@ -103,7 +103,7 @@ def kind_of(leaf: Any) -> str:
 
 def host_array(leaf: Any) -> np.ndarray:
     """The numbers of a leaf; of a key its words."""
-    if jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
+    if is_key(leaf):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf)
 

@@ -73,7 +73,7 @@ def wait_for(array: Array) -> None:
     hundredth of the time already waited, where handlers are installed.
     """
     began = time.perf_counter()
-    while _ACTIVE and not array.is_ready():
+    while _ACTIVE and not array.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
         pause = _PART * (time.perf_counter() - began)
         time.sleep(min(max(pause, _SHORTEST), _LONGEST))
     jax.block_until_ready(array)

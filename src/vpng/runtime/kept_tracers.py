@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from vpng.numerics.trees import is_traced
+from vpng.numerics.trees import Tracer, is_traced
 
 _LEAVES = (
     *(str, bytes, bool, int, float, complex, type(None), type, types.ModuleType),
@@ -21,11 +21,11 @@ _LEAVES = (
 )
 
 
-def kept_tracers(thing: Any) -> list[jax.core.Tracer]:
+def kept_tracers(thing: Any) -> list[Tracer]:
     """Every traced array that is reached from `thing`, once."""
-    found: dict[int, jax.core.Tracer] = {}
+    found: dict[int, Tracer] = {}
 
-    def note(tracer: jax.core.Tracer) -> jax.core.Tracer:
+    def note(tracer: Tracer) -> Tracer:
         return found.setdefault(id(tracer), tracer)
 
     _Rebuilt(note)(thing)
@@ -33,7 +33,7 @@ def kept_tracers(thing: Any) -> list[jax.core.Tracer]:
 
 
 def with_values(
-    thing: Any, tracers: Iterable[jax.core.Tracer], values: Iterable[jax.Array], whole: list
+    thing: Any, tracers: Iterable[Tracer], values: Iterable[jax.Array], whole: list
 ) -> Any:
     """`thing` with values for its traced arrays; parts that have none stay the same objects.
 
@@ -50,7 +50,7 @@ def with_values(
 class _Rebuilt:
     """A walk that makes anew what holds a changed array, and only that."""
 
-    def __init__(self, change: Callable[[jax.core.Tracer], Any], whole: Iterable = ()) -> None:
+    def __init__(self, change: Callable[[Tracer], Any], whole: Iterable = ()) -> None:
         self._change = change
         # What was met, kept alive so that no other object gets its id, and what became of it.
         self._met: dict[int, tuple[Any, Any]] = {id(each): (each, each) for each in whole}

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from vpng.numerics.jax_settings import jax_setting
 from vpng.numerics.trees import is_traced
 from vpng.runtime.compilation import USUAL_STEPS, Options, compiler_options
 
@@ -122,7 +123,7 @@ def _executable(lowered: Any, arguments: Sequence[Array], options: Options) -> E
     if "callback" in text:
         return lowered.compile(compiler_options=options)
     devices = [str(array.sharding) for array in arguments]
-    where = (devices, jax.config.jax_default_device, jax.default_backend())
+    where = (devices, jax_setting("jax_default_device"), jax.default_backend())
     about = (text, sorted(options.items()), *where)
     digest = hashlib.sha256(repr(about).encode()).hexdigest()
     return _kept.find(digest, lambda: lowered.compile(compiler_options=options))

@@ -8,7 +8,7 @@ from pathlib import Path
 from vpng.errors import expected
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> Path:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     """Let `write` fill a temporary file beside `path`, then rename it into place.
 
     The content reaches the disk before its name does, and the name before this returns: after a

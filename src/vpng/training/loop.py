@@ -134,8 +134,8 @@ class Loop:
             layout=self._layout,
             num_steps=usual_steps,
         )
-        whole = {} if self._layout is None else {"out_shardings": self._layout.everywhere}
-        self._readout = jax.jit(readout, **whole)
+        everywhere = None if self._layout is None else self._layout.everywhere
+        self._readout = jax.jit(readout, out_shardings=everywhere)
         self._measure = _compile_metrics(metrics or {}, state, readout, self._layout)
         self._steps = self._steps_on(self._data)
         self._ended: Bare | Watched | None = None

@@ -1,7 +1,7 @@
 """One step of training as a pure function of its state."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -200,7 +200,7 @@ def _make_attempt(
             share=share,
         )
         part = jax.tree.map(lambda update: (share * update).astype(update.dtype), updates)
-        moved = optax.apply_updates(state.params, part)
+        moved: Any = optax.apply_updates(state.params, part)
         loss_at = lambda params: (
             objective.estimate(objective_key, problem, params, batch, step=state.step).loss
         )

@@ -24,6 +24,7 @@ from vpng.curvature.base import no_info, nonnegative, relative_norm, solve_info
 from vpng.curvature.truncated import truncated_conjugate_gradient
 from vpng.errors import expected
 from vpng.findings import Findings
+from vpng.numerics.transformation import transformation
 from vpng.objective import ELBO, Reparameterised, Schedule
 from vpng.problem import AbstractProblem, Parameters, Problem, Site, drawn_from
 from vpng.problem.selection import Selection, unmasked
@@ -118,10 +119,11 @@ class GaussNewton(AbstractProduct):
                     Site(eqx.combine(a, shell), site.value, site.scale)
                     for a, shell, site in zip(arrays, shells, sites, strict=True)
                 ]
-                return sum(
+                terms = [
                     -jnp.sum(site.scale * site.distribution.log_prob(site.value))
                     for site in rebuilt
-                )
+                ]
+                return sum(terms, jnp.zeros(()))
 
             q = eqx.combine(approximate, q_shell)
             prior = problem.prior(parameters.model, batch)
@@ -207,7 +209,9 @@ def scale_by_hessian_free(
         flat, unravel = ravel_pytree(unmasked(updates))
         full = product.linearise(problem, objective, whole, batch, rng_key, state.step)
         block = _block(full, selection)
-        mu = nonnegative(damping(state.step) if callable(damping) else damping, flat.dtype)
+        mu = nonnegative(
+            jnp.asarray(damping(state.step) if callable(damping) else damping), flat.dtype
+        )
 
         def damped(vector: Array) -> Array:
             return ravel_pytree(block(unravel(vector)))[0] + mu * vector
@@ -228,7 +232,7 @@ def scale_by_hessian_free(
         moved = filled(unravel(direction), updates)
         return moved, HessianFreeState(state.step + 1, info, findings)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return transformation(init, update)
 
 
 def _block(product: Product, selection: Selection) -> Product:

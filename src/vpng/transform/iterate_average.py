@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from vpng.checks import finite_scalar, positive_integer
 from vpng.errors import expected
+from vpng.numerics.transformation import transformation
 
 
 class IterateAverageState(NamedTuple):
@@ -74,7 +75,7 @@ def iterate_average(
         average = jax.lax.cond(step % period == 0, mixed, lambda: state.average)
         return updates, IterateAverageState(inner_state, average, step)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return transformation(init, update)
 
 
 def averaged(state: PyTree) -> PyTree:

@@ -15,6 +15,7 @@ from vpng.damping import AbstractDamping, Situation, as_damping
 from vpng.errors import expected
 from vpng.findings import Findings
 from vpng.fisher import AbstractMetric, FisherOperator, Predictive, Variational
+from vpng.numerics.transformation import transformation
 from vpng.objective import Schedule
 from vpng.problem import AbstractProblem, Parameters
 from vpng.problem.selection import Selection, unmasked, variational_part
@@ -137,7 +138,7 @@ def precondition(
             Findings.of([SOLVE], [~finite]),
         )
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return transformation(init, update)
 
 
 class _ByProblem(AbstractMetric):

@@ -11,6 +11,7 @@ from vpng.checks import finite_scalar, floating_type
 from vpng.errors import expected
 from vpng.fisher import AbstractMetric, Predictive
 from vpng.numerics.moving_average import mixed
+from vpng.numerics.transformation import transformation
 from vpng.numerics.trust_region import AFTER_REJECTION
 from vpng.problem import AbstractProblem, Parameters
 from vpng.problem.selection import Selection, unmasked
@@ -116,7 +117,7 @@ def limit_step(
         dtype = state.radius.dtype
         return limited, state._replace(radius=grown.astype(dtype), length=length.astype(dtype))
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return transformation(init, update)
 
 
 def _with_loss(state: TrustRegionState, value: Float[Array, ""] | float | None) -> TrustRegionState:

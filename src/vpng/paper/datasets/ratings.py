@@ -9,7 +9,7 @@ Two layouts are known: `ratings.csv` with the head userId,movieId,rating[,timest
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -83,7 +83,7 @@ def _table(content: bytes, label: str, separator: str, first_line: int) -> "pl.D
     if missing := [name for name in COLUMNS if name not in head]:
         wanted = f"the head {','.join(COLUMNS)}"
         raise expected(label, wanted, f"{','.join(head)[:80]!r}, without {missing[0]}")
-    types = dict(zip(COLUMNS, (pl.Int32, pl.Int32, pl.Float32), strict=True))
+    types: dict[str, Any] = dict(zip(COLUMNS, (pl.Int32, pl.Int32, pl.Float32), strict=True))
     try:
         table = pl.read_csv(content, separator=separator, columns=COLUMNS, schema_overrides=types)
     except (pl.exceptions.PolarsError, ValueError):

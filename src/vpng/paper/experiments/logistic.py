@@ -187,6 +187,8 @@ def _optimizer_of(
                 return optimizers.hessian_free(
                     problem, rate, rule=rule, damping=damping, objective=objective, max_steps=10
                 )
+            case _:
+                raise AssertionError(method)
 
     return make
 
@@ -260,7 +262,7 @@ def _method(config: LogisticConfig, method: Method, tell: Tell) -> dict[str, Any
     }
 
 
-def _settings(grid: GridPoint, index: int) -> dict[str, float | str]:
+def _settings(grid: GridPoint, index: int) -> dict[str, Any]:
     return {
         "learning_rate": float(np.float32(grid.learning_rate[index]).astype(str)),
         "damping": float(np.float32(grid.damping[index]).astype(str)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from vpng import optimizers
 from vpng.errors import expected
@@ -23,6 +23,7 @@ from vpng.kronecker import (
     in_eigenbasis,
 )
 from vpng.objective import ELBO
+from vpng.optimizers import LearningRate
 from vpng.paper.experiments.crossing import first_crossing
 from vpng.paper.experiments.figures import draw_panels
 from vpng.paper.experiments.results import Results, Run
@@ -70,7 +71,7 @@ def network_optimizer(
     problem: AbstractProblem,
     parameters: Parameters,
     batch: PyTree,
-    learning_rate: Float[Array, ""] | float,
+    learning_rate: LearningRate,
     rmsprop: Bool[Array, ""] | bool,
 ) -> optax.GradientTransformation:
     """The optimizer of one method at one grid point, which may be traced.
@@ -101,7 +102,7 @@ def network_optimizer(
                 max_steps=10,
             )
         case Method.NATURAL_GRADIENT:
-            metric = Variational(Probed(1))
+            metric = Variational(Probed(num_probes=1))
             structure = discover(problem, parameters, batch, metric)
             return optimizers.natural_gradient(
                 problem,
@@ -113,7 +114,7 @@ def network_optimizer(
                 radius=factored.radius,
             )
         case Method.VPNG | Method.VPNG_BLOCK:
-            metric = Predictive(Probed(1), num_particles=1)
+            metric = Predictive(Probed(num_probes=1), num_particles=1)
             structure = discover(problem, parameters, batch, metric)
             kind = _tridiagonal_if_chain(structure) if method is Method.VPNG else Kronecker
             curvature = kind(structure, diagonal_outputs=factored.independent_outputs, **options)
@@ -150,7 +151,7 @@ def eigenbasis_direction(
         calibration: data for the basis of the layers that the data feed.
         max_rank: most directions kept of one factor.
     """
-    structure = discover(problem, parameters, batch, Predictive(Probed(1)))
+    structure = discover(problem, parameters, batch, Predictive(Probed(num_probes=1)))
     adam = optimizers.eigenbasis_adam(problem.batch_size(batch))
     return in_eigenbasis(
         problem,

@@ -17,7 +17,8 @@ from vpng import optimizers
 from vpng.checks import finite_scalar, output_folder, positive_integer
 from vpng.errors import InputError, expected
 from vpng.numerics.cost import forming_pays
-from vpng.objective import ELBO, Schedule
+from vpng.objective import ELBO
+from vpng.optimizers import LearningRate
 from vpng.paper.experiments.contest import GridPoint, Rules, Train, contest, loop_trainer, summarise
 from vpng.paper.experiments.figures import draw_panels
 from vpng.paper.experiments.journal import Journal
@@ -297,7 +298,7 @@ def _optimizer(
     course: Course,
     params: Parameters,
     batch: PyTree,
-    learning_rate: Schedule,
+    learning_rate: LearningRate,
     rmsprop: Array,
 ) -> optax.GradientTransformation:
     """By shape: Kronecker factors for networks, else whatever `auto` takes."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from vpng.paper.experiments import logistic, psd, toy, vae, vmf
 from vpng.paper.experiments.results import Results, Table
-from vpng.paper.experiments.session import Session
 from vpng.paper.experiments.settings import Preset
 from vpng.plot.methods import Method
 
@@ -31,7 +30,7 @@ class Experiment:
     """
 
     config: Callable[..., Any]
-    run: Callable[[Any, Session], Results]
+    run: Callable[..., Results]
     table: Callable[[Results], Table]
     draw: Callable[[Results, Path], list[Path]]
     options: tuple[str, ...]

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from vpng.numerics.jax_settings import jax_setting
 from vpng.storage.files import write_atomically
 
 SCHEMA = "vpng.results/1"
@@ -150,7 +151,7 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "device": jax.devices()[0].platform,
-        "x64": bool(jax.config.jax_enable_x64),
+        "x64": bool(jax_setting("jax_enable_x64")),
         "packages": {name: version(name) for name in packages},
         "command": ["vpng", *sys.argv[1:]],
     }
@@ -175,7 +176,7 @@ def mean_and_std(values: Any) -> dict[str, float]:
 
 def write_text(path: Path, text: str) -> Path:
     """Write `text` to `path`, whole or not at all."""
-    return write_atomically(path, lambda target: target.write_text(text, encoding="utf-8") and None)
+    return write_atomically(path, lambda target: target.write_text(text, encoding="utf-8"))
 
 
 def plain(value: Any) -> Any:

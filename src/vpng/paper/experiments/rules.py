@@ -4,6 +4,8 @@ import jax
 import optax
 from jaxtyping import Array, Bool
 
+from vpng.numerics.transformation import transformation
+
 RULES = ("adam", "rmsprop")
 """Adam, and RMSProp with decay 0.9."""
 
@@ -30,4 +32,4 @@ def adam_or_rmsprop(rmsprop: Bool[Array, ""] | bool) -> optax.GradientTransforma
 
         return jax.lax.cond(rmsprop, by_rms, by_adam)
 
-    return optax.GradientTransformation(init, update)
+    return transformation(init, update)

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 from scipy import stats
+
+Numbers = Sequence[float] | Float[np.ndarray, " n"]
 
 
 class Interval(NamedTuple):
@@ -28,7 +31,7 @@ class Interval(NamedTuple):
         return self.low > 0.0 or self.high < 0.0
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+def difference(ours: Numbers, theirs: Numbers) -> Interval:
     """mean(ours) - mean(theirs) with Welch's interval.
 
     With variances s^2 and sizes n of the two groups the standard error is sqrt(s_1^2 / n_1 +
@@ -47,7 +50,8 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     return Interval(value, value - reach, value + reach)
 
 
-def factor(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+def factor(ours: Numbers, theirs: Numbers) -> Interval:
     """How many times larger `theirs` is than `ours`: Welch's interval of the logarithms."""
-    logs = difference(np.log(theirs), np.log(ours))
-    return Interval(*(None if end is None else float(np.exp(end)) for end in logs))
+    value, *ends = difference(np.log(theirs), np.log(ours))
+    low, high = (None if end is None else float(np.exp(end)) for end in ends)
+    return Interval(float(np.exp(value)), low, high)

@@ -79,7 +79,8 @@ def _order(experiment: str) -> tuple[int, str]:
 
 
 def _title(document: Mapping[str, Any]) -> str:
-    return TITLES.get(document["experiment"], document["experiment"])
+    experiment = str(document["experiment"])
+    return TITLES.get(experiment, experiment)
 
 
 def _overview(documents: Mapping[str, Mapping[str, Any]]) -> str:

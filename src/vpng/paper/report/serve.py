@@ -12,8 +12,9 @@ def make_server(page: str, port: int = 0) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            port = self.server.server_port  # pyright: ignore[reportAttributeAccessIssue]
             # Another site's name that resolves to this machine gets nothing.
-            names = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
+            names = {f"{name}:{port}" for name in (HOST, "localhost")}
             if self.headers.get("Host") not in names or self.path != "/":
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return

@@ -91,7 +91,7 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
         return Verdict(Standing.NONE, [*findings, f"Final {headline.label}: {listed}."])
     champion = max(ours, key=lambda side: side.score)
     if headline.goal is not None:
-        return _to_the_goal(champion, others, headline, findings)
+        return _to_the_goal(champion, others, headline, headline.goal, findings)
     return _at_the_end(ours, others, headline, findings)
 
 
@@ -142,9 +142,13 @@ def _against(ours: _Side, rival: _Side, headline: Headline) -> tuple[Standing, l
 
 
 def _to_the_goal(
-    champion: _Side, others: Sequence[_Side], headline: Headline, findings: list[str]
+    champion: _Side,
+    others: Sequence[_Side],
+    headline: Headline,
+    goal: float,
+    findings: list[str],
 ) -> Verdict:
-    axis, goal = headline.axes[0], headline.goal
+    axis = headline.axes[0]
     sentences, factors = [], []
     mine = _crossings(champion, axis, goal)
     for other in others:
@@ -173,9 +177,10 @@ def _race(champion: _Side, other: _Side, headline: Headline) -> list[str]:
     sign = 1.0 if headline.higher_is_better else -1.0
     runs = [*champion.runs, *other.runs]
     tops = [_best(run, headline.metric, sign) for run in runs]
-    if None in tops:
+    reached = [sign * top for top in tops if top is not None]
+    if len(reached) < len(runs):
         return [f"Some runs of {champion.label} or {other.label} have no finite {headline.label}."]
-    level = sign * min(sign * top for top in tops)
+    level = sign * min(reached)
     parts = []
     for axis in headline.axes:
         if axis not in AMOUNTS or any(axis not in run["curves"] for run in runs):
