@@ -43,8 +43,8 @@ from vpng.paper.experiments.networks import Factored, network_optimizer
 from vpng.plot.methods import Method
 from vpng.problem import Parameters
 from vpng.problems import mlp_vae
+from vpng.problems.autoencoder import Setup
 from vpng.problems.networks import TRUNCATED_NORMAL
-from vpng.problems.vae import Setup
 from vpng.training import Loop, TrainState
 
 DAMPING = 0.1

@@ -30,7 +30,7 @@ from vpng.curvature import ConjugateGradient, Dense, Dual
 from vpng.fisher import FisherOperator
 from vpng.numerics import cost
 from vpng.problems import LogisticRegression
-from vpng.problems.vae import mlp_vae
+from vpng.problems.autoencoder import mlp_vae
 
 PARTICLES = 1
 DAMPINGS = (1e-2, 1e-3, 1e-4, 1e-5)

@@ -21,7 +21,7 @@ import optax
 
 from vpng import ELBO, optimizers
 from vpng.problems import mlp_vae
-from vpng.problems.vae import Setup
+from vpng.problems.autoencoder import Setup
 from vpng.training import Guard, Loop, TrainState
 
 NUM_DATA = 6000

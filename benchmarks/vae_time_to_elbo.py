@@ -26,7 +26,7 @@ from vpng.paper.datasets import load_mnist
 from vpng.paper.experiments.crossing import first_crossing
 from vpng.paper.experiments.vae import mean_elbo
 from vpng.problems import mlp_vae
-from vpng.problems.vae import Setup, calibrated
+from vpng.problems.autoencoder import Setup, calibrated
 from vpng.training import Loop, TrainState
 from vpng.transform import averaged, iterate_average
 

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from vpng import ELBO, Constant, InputError, LevenbergMarquardt, Parameters, Predictive, Scheduled
-from vpng.damping import Situation, as_damping
+from vpng.damping import DampingContext, as_damping
 from vpng.problem.selection import Selection
 from vpng.problems import GaussianMean
 
@@ -23,7 +23,7 @@ def situation(parameters, step, problem, data):
     key = jax.random.key(1)
     metric = lambda: Predictive(num_particles=2).operator(problem, parameters, data, key)
     selection = Selection.of(parameters, parameters, None)
-    return Situation(jnp.asarray(step), problem, parameters, data, key, metric, selection)
+    return DampingContext(jnp.asarray(step), problem, parameters, data, key, metric, selection)
 
 
 # Without the KL the loss of the toy is exactly quadratic with Hessian Sigma^-1 = F_r.

@@ -19,6 +19,15 @@ from vpng.fisher import Exact, Predictive
 from vpng.objective import ELBO
 from vpng.problem import Parameters, check_problem
 from vpng.problems.adapters import from_equinox, from_linen, from_nnx
+from vpng.problems.autoencoder import (
+    VariationalAutoencoder,
+    decode,
+    mlp_vae,
+    paper_vae,
+    reconstruct,
+    sample_prior,
+    vae,
+)
 from vpng.problems.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -28,20 +37,11 @@ from vpng.problems.likelihoods import (
 from vpng.problems.networks import (
     GLOROT,
     TRUNCATED_NORMAL,
-    Layer,
+    AffineLayer,
     Network,
     mlp,
     mlp_apply,
     mlp_init,
-)
-from vpng.problems.vae import (
-    VariationalAutoencoder,
-    decode,
-    mlp_vae,
-    paper_vae,
-    reconstruct,
-    sample_prior,
-    vae,
 )
 
 KEY = jax.random.key(0)
@@ -434,7 +434,7 @@ def test_data_of_wrong_shape(shape):
 
 def blank(*sizes):
     """A perceptron without weights to speak of."""
-    layers = [Layer(np.zeros((n, m)), np.zeros(m)) for n, m in pairwise(sizes)]
+    layers = [AffineLayer(np.zeros((n, m)), np.zeros(m)) for n, m in pairwise(sizes)]
     return Network(tuple(layers), mlp_apply)
 
 
@@ -523,7 +523,7 @@ def test_paper_vae_has_the_papers_sizes():
 def test_initialisers():
     for initialiser in (GLOROT, TRUNCATED_NORMAL):
         (layer,) = mlp_init(KEY, (30, 20), initialiser)
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, AffineLayer)
         assert layer.kernel.dtype == np.float64
         assert np.abs(layer.kernel).max() > 0
         assert not np.asarray(layer.bias).any()

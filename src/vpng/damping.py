@@ -19,7 +19,7 @@ from vpng.problem import AbstractProblem, Parameters
 from vpng.problem.selection import Selection
 
 
-class Situation(NamedTuple):
+class DampingContext(NamedTuple):
     """What an adaptive damping may look at, at one step.
 
     Attributes:
@@ -54,7 +54,7 @@ class AbstractDamping(eqx.Module):
         """The rule's state for the parameters the metric acts on."""
 
     @abstractmethod
-    def update(self, state: PyTree, situation: Situation) -> tuple[Float[Array, ""], PyTree]:
+    def update(self, state: PyTree, situation: DampingContext) -> tuple[Float[Array, ""], PyTree]:
         """The damping to use now, and the rule's next state."""
 
     def failed(self, state: PyTree) -> PyTree:
@@ -73,7 +73,7 @@ class Constant(AbstractDamping):
     def init(self, active: PyTree) -> tuple[()]:
         return ()
 
-    def update(self, state: PyTree, situation: Situation) -> tuple[Float[Array, ""], PyTree]:
+    def update(self, state: PyTree, situation: DampingContext) -> tuple[Float[Array, ""], PyTree]:
         return jnp.asarray(self.value, floating_type(situation.active)), state
 
 
@@ -88,7 +88,7 @@ class Scheduled(AbstractDamping):
     def init(self, active: PyTree) -> tuple[()]:
         return ()
 
-    def update(self, state: PyTree, situation: Situation) -> tuple[Float[Array, ""], PyTree]:
+    def update(self, state: PyTree, situation: DampingContext) -> tuple[Float[Array, ""], PyTree]:
         return jnp.asarray(self.schedule(situation.step), floating_type(situation.active)), state
 
 
@@ -152,7 +152,7 @@ class LevenbergMarquardt(AbstractDamping):
         )
 
     def update(
-        self, state: LevenbergMarquardtState, situation: Situation
+        self, state: LevenbergMarquardtState, situation: DampingContext
     ) -> tuple[Float[Array, ""], LevenbergMarquardtState]:
         due = (situation.step > 0) & (situation.step % self.period == 0)
 
@@ -182,7 +182,7 @@ class LevenbergMarquardt(AbstractDamping):
             maximum=self.maximum,
         )
 
-    def _ratio(self, previous: PyTree, situation: Situation) -> Float[Array, ""]:
+    def _ratio(self, previous: PyTree, situation: DampingContext) -> Float[Array, ""]:
         problem, batch, key = situation.problem, situation.batch, situation.rng_key
         before, gradient = self.objective.estimate_and_gradient(
             key, problem, situation.selection.embed(previous), batch, step=situation.step

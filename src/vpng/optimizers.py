@@ -24,7 +24,7 @@ from vpng.transform import (
     scale_by_natural_gradient,
     scale_by_vpng,
 )
-from vpng.transform.precondition import DEFAULT_DAMPING
+from vpng.transform.preconditioning import DEFAULT_DAMPING
 from vpng.transform.trust_region import MOST_DATA
 
 LearningRate = optax.ScalarOrSchedule

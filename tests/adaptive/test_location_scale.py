@@ -13,7 +13,7 @@ from numpyro.distributions.transforms import biject_to
 
 from vpng import FisherOperator, Parameters
 from vpng.adaptive import Cholesky, Evaluation, LocationScale, Particles, PerCoordinate
-from vpng.adaptive.geometry import NoiseHere
+from vpng.adaptive.geometry import WeightedNoise
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -149,7 +149,7 @@ def test_loud_directions_are_slowed_down(make):
             params,
             jnp.asarray(0.0),
             jnp.asarray(1.0),
-            NoiseHere(jnp.asarray(loud), rate, part),
+            WeightedNoise(jnp.asarray(loud), rate, part),
         )
         solved, _ = ravel_pytree(prepared.solve(unravel(gradient)).direction)
         return solved, prepared.square(unravel(gradient)), prepared.state.noise
@@ -171,7 +171,7 @@ def test_noise_without_end_slows_nothing_down():
     def solve(params, level):
         here = lambda: operator(geometry, params, jnp.zeros(DIMENSION))
         zero, one = jnp.asarray(0.0), jnp.asarray(1.0)
-        noise = NoiseHere(level * jnp.eye(4), one, one)
+        noise = WeightedNoise(level * jnp.eye(4), one, one)
         prepared = geometry.prepare(geometry.init(params), here, params, zero, one, noise)
         return prepared.solve(gradient).direction.variational["m"]
 

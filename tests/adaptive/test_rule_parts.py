@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vpng.adaptive.acceptance import Acceptance
-from vpng.adaptive.control_variate import Regression
+from vpng.adaptive.control_variate import ControlCoefficient
 from vpng.adaptive.gradient_products import GradientProducts
 from vpng.adaptive.metric_average import MetricAverage
 from vpng.adaptive.noise_covariance import NoiseCovariance
@@ -92,7 +92,7 @@ def test_the_reach_follows_the_curvature(longest, accepted, ratio, wanted):
 def test_the_regression_is_that_of_the_gradients_on_the_scores():
     """After one step: least squares of both halves, what was subtracted before added again."""
     (g_a, g_b, h_a, h_b), products = halves(seed=3)
-    start = Regression.none(1, jnp.float64)
+    start = ControlCoefficient.none(1, jnp.float64)
     found = start.updated(products, jnp.asarray(0), jnp.asarray(True))
     wanted = (g_a @ h_a + g_b @ h_b) / (h_a @ h_a + h_b @ h_b)
     np.testing.assert_allclose(found.coefficient[0], np.clip(wanted, 0.0, 1.0))
@@ -108,7 +108,9 @@ def test_a_gradient_that_is_its_score_is_all_noise_to_the_regression():
     rows = np.random.default_rng(1).normal(size=(2, 3))
     stacked = np.stack([rows.mean(0), (rows[0] - rows[1]) / 2, *rows])
     products = GradientProducts(jnp.asarray((stacked @ stacked.T)[None]))
-    found = Regression.none(1, jnp.float64).updated(products, jnp.asarray(0), jnp.asarray(True))
+    found = ControlCoefficient.none(1, jnp.float64).updated(
+        products, jnp.asarray(0), jnp.asarray(True)
+    )
     np.testing.assert_allclose(found.coefficient, 1.0)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from vpng import InputError, fit, optimizers
 from vpng.distributed import Layout, Sharded, agree, from_first, join, make_mesh
-from vpng.distributed.divided import Task, _beginning, balanced, divided
+from vpng.distributed.division import Task, _beginning, balanced, divided
 from vpng.distributed.faults import LostProcessError, stopping_if_lost
 from vpng.distributed.orthogonal import from_reflections, reflections
 from vpng.distributed.processes import agreed

@@ -9,8 +9,8 @@ from numpyro.distributions.transforms import biject_to
 
 from vpng.fisher.conditional import joint_rows, sampled_scores
 from vpng.fisher.entropy import entropy_rows
+from vpng.fisher.families import whitened
 from vpng.fisher.misfit import scaled_by_misfit
-from vpng.fisher.whiten import whitened
 
 pytestmark = pytest.mark.usefixtures("x64")
 

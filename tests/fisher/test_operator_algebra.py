@@ -16,8 +16,8 @@ from numpyro.distributions.transforms import IdentityTransform
 import vpng.fisher.operator as operator_module
 from problems_for_tests import random_problem
 from vpng import Exact, InputError, Parameters, Predictive, Probed, Sampled, Variational
-from vpng.fisher.operator import Bottleneck, Traced, _parts
-from vpng.fisher.whiten import Whitened
+from vpng.fisher.families import Whitened
+from vpng.fisher.operator import Bottleneck, TracedFunction, _parts
 from vpng.numerics import cost
 from vpng.numpyro.problem import Call, TracedProblem
 from vpng.problem.selection import Selection, variational_part
@@ -197,7 +197,7 @@ def test_a_jacobian_in_parts_is_the_jacobian(rows):
     @jax.jit
     def both():
         flat, unravel = ravel_pytree(LATENT)
-        traced = Traced.of(rows, LATENT)
+        traced = TracedFunction.of(rows, LATENT)
         assert traced.num_rows == rows(LATENT).size
         return traced.jacobian(), jax.jacfwd(lambda v: rows(unravel(v)))(flat)
 
@@ -219,7 +219,7 @@ def test_what_does_not_depend_on_a_leaf_is_not_pushed_along_with_it():
         return jax.jacfwd(lambda v: kernel_rows(unravel(v)))(flat)
 
     assert count(at_once) > 0
-    assert count(lambda: Traced.of(kernel_rows, LATENT).jacobian()) == 0
+    assert count(lambda: TracedFunction.of(kernel_rows, LATENT).jacobian()) == 0
 
 
 def plain(rows):

@@ -9,7 +9,7 @@ from jax.scipy.special import gammaln
 from scipy.special import roots_hermite
 
 from vpng.fisher import has_closed_form, whiten
-from vpng.fisher.whiten import _family
+from vpng.fisher.families import _family
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from vpng.run.checkpoint import CheckpointFolder
 from vpng.run.history import Record
-from vpng.run.identity import Identity
+from vpng.run.identity import RunIdentity
 from vpng.training import Checkpoints, EverySteps
 
 STATE = {"weights": jnp.arange(3.0), "key": jax.random.key(3), "count": jnp.int32(4)}
 
 
-def _identity() -> Identity:
+def _identity() -> RunIdentity:
     leaves = {
         jax.tree_util.keystr(p): str(leaf.dtype)
         for p, leaf in jax.tree_util.tree_leaves_with_path(STATE)
     }
-    return Identity({"program": "p"}, leaves, {"vpng": "1"})
+    return RunIdentity({"program": "p"}, leaves, {"vpng": "1"})
 
 
 @st.composite

@@ -8,8 +8,8 @@ from kronecker_networks import compiled_statistics
 
 from vpng import Exact, Predictive
 from vpng.kronecker import discover
+from vpng.problems.autoencoder import mlp_vae
 from vpng.problems.networks import mlp_apply
-from vpng.problems.vae import mlp_vae
 
 pytestmark = pytest.mark.endurance
 

@@ -11,9 +11,9 @@ from kronecker_networks import apply, network_operator, perceptron
 
 from vpng import InputError, Predictive, Probed
 from vpng.kronecker import discover
-from vpng.kronecker.discover import look_at
+from vpng.kronecker.discovery import look_at
 from vpng.kronecker.structure import by_path
-from vpng.problems.vae import mlp_vae
+from vpng.problems.autoencoder import mlp_vae
 
 INPUTS = np.ones((5, 3), np.float32)
 

@@ -19,10 +19,10 @@ from kronecker_networks import (
 from vpng import Exact, Predictive, Probed, Sampled, Variational
 from vpng.fisher import FisherOperator
 from vpng.kronecker import discover, statistics
-from vpng.kronecker.discover import look_at
-from vpng.kronecker.statistics import _taps
+from vpng.kronecker.discovery import look_at
+from vpng.kronecker.factor_statistics import _taps
 from vpng.kronecker.structure import by_path
-from vpng.problems.vae import mlp_vae
+from vpng.problems.autoencoder import mlp_vae
 
 
 def exact_blocks(structure, make_operator, **options):

@@ -26,7 +26,7 @@ from vpng.kronecker import (
     statistics,
     zero_statistics,
 )
-from vpng.kronecker.discover import look_at
+from vpng.kronecker.discovery import look_at
 from vpng.kronecker.matrices import Full, LowRank, inverse_root, leading_eigenpairs
 
 DAMPINGS = [PerFactor(), FactoredTikhonov()]

@@ -9,7 +9,7 @@ import pytest
 
 from vpng import ELBO, Predictive, Probed, Variational, scale_by_natural_gradient, scale_by_vpng
 from vpng.kronecker import Kronecker, KroneckerTridiagonal, discover
-from vpng.problems.vae import mlp_vae
+from vpng.problems.autoencoder import mlp_vae
 
 METRIC = Predictive(Probed(1), num_particles=1)
 

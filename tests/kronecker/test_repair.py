@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from vpng.kronecker.factor_statistics import Factors, Statistics
 from vpng.kronecker.repair import factor_findings, inverted_or_repaired
-from vpng.kronecker.statistics import Factors, Statistics
 from vpng.numerics.trees import all_finite
 
 

@@ -13,8 +13,8 @@ from scipy.special import expit
 
 from vpng import ELBO, Exact, Parameters, Predictive, Sampled
 from vpng.fisher import BayesianNetwork, Divergence
+from vpng.fisher.families import has_closed_form
 from vpng.fisher.unwrap import core_of
-from vpng.fisher.whiten import has_closed_form
 from vpng.numpyro import SVI, Call
 from vpng.problems import LogisticRegression
 

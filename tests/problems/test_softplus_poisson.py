@@ -6,7 +6,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from vpng.fisher.whiten import has_closed_form, whiten
+from vpng.fisher.families import has_closed_form, whiten
 from vpng.problems import SoftplusPoisson, counted
 from vpng.problems.softplus_poisson import PoissonRow, log_softplus
 

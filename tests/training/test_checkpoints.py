@@ -16,7 +16,7 @@ from vpng import ELBO, InputError, Loop, Parameters, optimizers
 from vpng.problems import LinearLatent
 from vpng.run.checkpoint import CheckpointFolder
 from vpng.run.history import History, Record
-from vpng.run.identity import Identity, host_array
+from vpng.run.identity import RunIdentity, host_array
 from vpng.run.logbook import Logbook
 from vpng.run.stopping import Converged
 from vpng.storage.files import synchronise
@@ -253,7 +253,7 @@ def test_another_run_is_refused_with_what_differs(loop, tmp_path, changes, messa
 def test_other_shapes_and_types_are_named():
     tree = lambda size, dtype: {"loc": jnp.zeros(size), "key": jnp.zeros((), dtype)}
     mine, other = (
-        Identity.of(tree(size, dtype), {}, lambda: 0)
+        RunIdentity.of(tree(size, dtype), {}, lambda: 0)
         for size, dtype in ((3, jnp.float32), (4, jnp.bfloat16))
     )
     assert mine.differences(mine) == []
@@ -261,7 +261,7 @@ def test_other_shapes_and_types_are_named():
         "state['key']: float32[] (found bfloat16[])",
         "state['loc']: float32[3] (found float32[4])",
     ]
-    many = Identity.of([0.0] * 20, {}, lambda: 0)
+    many = RunIdentity.of([0.0] * 20, {}, lambda: 0)
     assert many.differences(mine)[-1] == "and 16 more"
 
 
@@ -402,7 +402,7 @@ def test_all_kinds_of_leaves_come_back(tmp_path):
         "nothing": None,
         "uint8": jnp.arange(4, dtype=jnp.uint8),
     }
-    identity = Identity.of(state, {}, lambda: 0)
+    identity = RunIdentity.of(state, {}, lambda: 0)
     keep = Checkpoints(tmp_path)
     CheckpointFolder(keep, identity, state, resume=False).write(1, state, 0.5, "CALLBACK")
     found = CheckpointFolder(keep, identity, state, resume=True).found

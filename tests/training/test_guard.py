@@ -12,9 +12,9 @@ import pytest
 
 from vpng import InputError, LevenbergMarquardt, Parameters, Problem, optimizers
 from vpng.damping import LevenbergMarquardtState
-from vpng.findings import Findings
 from vpng.fisher import Predictive
 from vpng.kronecker import Kronecker, discover
+from vpng.not_finite import NotFinite
 from vpng.training import Guard, Loop, StopReason
 from vpng.training.guard import after_rejection, trouble_in_optimizer
 
@@ -306,9 +306,9 @@ def test_findings_name_the_floating_leaves():
         "e": jnp.zeros(()),
         "f": jnp.ones(2, int),
     }
-    found = Findings.in_tree("gradient", tree)
+    found = NotFinite.in_tree("gradient", tree)
     assert found.named() == [f"gradient of ['{name}']" for name in "abcd"]
-    assert Findings.in_tree("gradient", jnp.asarray(jnp.inf)).named() == ["gradient"]
+    assert NotFinite.in_tree("gradient", jnp.asarray(jnp.inf)).named() == ["gradient"]
 
 
 def test_a_number_of_rejections_is_checked():

@@ -176,7 +176,7 @@ def test_bad_input_is_named(arguments, word):
 
 
 def test_steps_may_be_as_long_as_the_loss_falls():
-    """A loss that falls by 3 nats in every step ends with steps of 3 nats; noise around 0 does not."""
+    """A loss that falls by 3 nats a step ends with steps of 3 nats; noise around 0 does not."""
     problem, params, batch = random_problem("local", "bernoulli", 0)
     metric = Fixed(num_particles=3)
     transformation = limit_step(problem, metric, radius=0.5)

@@ -18,14 +18,14 @@ SHORTEST = 0.1
 """Least weight of one step in the regression."""
 
 
-class Regression(NamedTuple):
+class ControlCoefficient(NamedTuple):
     """Running means of g.F^-1 h and h.F^-1 h, for the control variate h and every block."""
 
     product: Float[Array, " blocks"]
     square: Float[Array, " blocks"]
 
     @classmethod
-    def none(cls, num_blocks: int, dtype: DTypeLike) -> "Regression":
+    def none(cls, num_blocks: int, dtype: DTypeLike) -> "ControlCoefficient":
         """Before the first step."""
         zeros = jnp.zeros(num_blocks, dtype)
         return cls(zeros, zeros)
@@ -40,7 +40,7 @@ class Regression(NamedTuple):
 
     def updated(
         self, products: GradientProducts, step: Int[Array, ""], usable: Bool[Array, ""]
-    ) -> "Regression":
+    ) -> "ControlCoefficient":
         """With the products of one more step; the same if it has no scores or is not usable.
 
         Its gradients are without the control variate: what was subtracted of it is added again.
@@ -50,5 +50,5 @@ class Regression(NamedTuple):
         square = products.of_scores
         product = products.with_scores + self.coefficient * square
         rate = jnp.maximum(1.0 / (step + 1.0), SHORTEST)
-        found, _ = mixed(self, Regression(product, square), rate, usable)
+        found, _ = mixed(self, ControlCoefficient(product, square), rate, usable)
         return found

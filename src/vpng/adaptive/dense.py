@@ -11,16 +11,16 @@ from jaxtyping import Array, Float
 
 from vpng.adaptive.geometry import (
     AbstractGeometry,
-    NoiseHere,
     Prepared,
     Solved,
-    by_one_at_most,
+    WeightedNoise,
     diagonal_floor,
+    multiple_within_one,
     products_of,
     unseen,
 )
 from vpng.adaptive.stiffness import Stiffness
-from vpng.curvature.base import MetricHere
+from vpng.curvature.base import MakeOperator
 from vpng.numerics.moving_average import mixed, mixed_if_any
 from vpng.problem import Parameters
 from vpng.products import product
@@ -60,7 +60,7 @@ class AveragedDense(AbstractGeometry[Averaged]):
     scales: frozenset[str] = eqx.field(default=frozenset(), static=True)
     num_data: int | float = eqx.field(default=1, static=True)
 
-    many_solves: ClassVar[bool] = True
+    solves_cheaply: ClassVar[bool] = True
     num_blocks: ClassVar[int] = 1
     num_draws: ClassVar[int] = 3
     initial_share: ClassVar[float] = 0.1
@@ -71,16 +71,16 @@ class AveragedDense(AbstractGeometry[Averaged]):
         return Averaged(jnp.zeros((flat.size, flat.size), flat.dtype), jnp.zeros_like(flat))
 
     def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
-        return by_one_at_most(direction, self.scales if self.of_batches else frozenset())
+        return multiple_within_one(direction, self.scales if self.of_batches else frozenset())
 
     def prepare(
         self,
         state: Averaged,
-        metric: MetricHere,
+        metric: MakeOperator,
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
-        noise: NoiseHere | None,
+        noise: WeightedNoise | None,
     ) -> Prepared[Averaged]:
         here = lambda: metric().to_dense()
         if self.of_batches:

@@ -16,16 +16,16 @@ from jaxtyping import Array, Float, Int
 
 from vpng.adaptive.geometry import (
     Evaluation,
-    NoiseHere,
     Objective,
     Prepared,
     Solved,
+    WeightedNoise,
     diagonal_floor,
     products_of,
     unseen,
 )
 from vpng.adaptive.location_scale import LocationScale
-from vpng.curvature.base import MetricHere
+from vpng.curvature.base import MakeOperator
 from vpng.numerics.moving_average import mixed
 from vpng.problem import Parameters
 from vpng.structure import Factorised, Sparse, Structure
@@ -86,11 +86,11 @@ class Eliminated(LocationScale):
     def prepare(
         self,
         state: Kept,
-        metric: MetricHere,
+        metric: MakeOperator,
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
-        noise: NoiseHere | None,
+        noise: WeightedNoise | None,
     ) -> Prepared[Kept]:
         constrained, unconstrain = self._scale(params)
         scale, split = self.kind.join(constrained)

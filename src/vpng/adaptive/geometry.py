@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from vpng.curvature.base import MetricHere
+from vpng.curvature.base import MakeOperator
 from vpng.problem import Parameters
 from vpng.products import product
 
@@ -59,7 +59,7 @@ class Particles(NamedTuple):
     scores: PyTree
 
 
-class NoiseHere(NamedTuple):
+class WeightedNoise(NamedTuple):
     """How much the particles of one step disagree about the gradient.
 
     Attributes:
@@ -130,7 +130,7 @@ class AbstractGeometry(eqx.Module, Generic[State]):
     """A representation of the metric that may average it over steps.
 
     Attributes:
-        many_solves: whether further solves with a prepared metric cost little.
+        solves_cheaply: whether further solves with a prepared metric cost little.
         num_blocks: of parameters that the metric does not couple.
         num_draws: of the latents that the metric needs in one step.
         remembers: whether a gradient of an earlier minibatch can be solved with the metric of this
@@ -140,7 +140,7 @@ class AbstractGeometry(eqx.Module, Generic[State]):
             where the gradient has little noise for its signal.
     """
 
-    many_solves: eqx.AbstractClassVar[bool]
+    solves_cheaply: eqx.AbstractClassVar[bool]
     num_blocks: eqx.AbstractClassVar[int]
     num_draws: eqx.AbstractClassVar[int]
     initial_share: eqx.AbstractClassVar[float]
@@ -170,11 +170,11 @@ class AbstractGeometry(eqx.Module, Generic[State]):
     def prepare(
         self,
         state: State,
-        metric: MetricHere,
+        metric: MakeOperator,
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
-        noise: NoiseHere | None,
+        noise: WeightedNoise | None,
     ) -> Prepared[State]:
         """The metric at `params`.
 
@@ -194,7 +194,7 @@ def products_of(whitened: Float[Array, "k ..."]) -> Float[Array, "k k"]:
     return product(flat, flat.T)
 
 
-def by_one_at_most(direction: Parameters, names: frozenset[str]) -> Float[Array, " 1"]:
+def multiple_within_one(direction: Parameters, names: frozenset[str]) -> Float[Array, " 1"]:
     """The largest multiple of a direction that moves none of the parameters `names` beyond one.
 
     With minibatches the next batch may not see whether a longer step was good.

@@ -7,11 +7,17 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from vpng.adaptive.geometry import AbstractGeometry, NoiseHere, Prepared, Solved, by_one_at_most
+from vpng.adaptive.geometry import (
+    AbstractGeometry,
+    Prepared,
+    Solved,
+    WeightedNoise,
+    multiple_within_one,
+)
 from vpng.adaptive.stiffness import Stiffness
 from vpng.adaptive.units import InUnits, UnitState, by_shape
 from vpng.curvature import AbstractCurvature
-from vpng.curvature.base import MetricHere
+from vpng.curvature.base import MakeOperator
 from vpng.problem import Parameters
 
 
@@ -29,7 +35,7 @@ class Linearised(AbstractGeometry[UnitState]):
             one at a time on their unconstrained scale.
     """
 
-    many_solves: ClassVar[bool] = False
+    solves_cheaply: ClassVar[bool] = False
     num_blocks: ClassVar[int] = 1
     num_draws: ClassVar[int] = 3
     initial_share: ClassVar[float] = 0.1
@@ -49,16 +55,16 @@ class Linearised(AbstractGeometry[UnitState]):
         return UnitState.of(self.curvature, params)
 
     def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
-        return by_one_at_most(direction, self.scales)
+        return multiple_within_one(direction, self.scales)
 
     def prepare(
         self,
         state: UnitState,
-        metric: MetricHere,
+        metric: MakeOperator,
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
-        noise: NoiseHere | None,
+        noise: WeightedNoise | None,
     ) -> Prepared[UnitState]:
         operator = metric()
         stiffness = self.stiffness.diagonal(params)

@@ -35,15 +35,15 @@ from vpng.adaptive.geometry import (
     AbstractGeometry,
     Block,
     Evaluation,
-    NoiseHere,
     Objective,
     Prepared,
     Solved,
+    WeightedNoise,
     diagonal_floor,
     products_of,
     unseen,
 )
-from vpng.curvature.base import MetricHere
+from vpng.curvature.base import MakeOperator
 from vpng.numerics.moving_average import mixed, mixed_if_any
 from vpng.problem import Parameters
 from vpng.products import product
@@ -239,7 +239,7 @@ class Cholesky(AbstractScale):
         return jnp.sum(step * product(matrix, step)) + jnp.sum(relative**2) / self.num_data
 
 
-class Averages(NamedTuple):
+class AveragedMetric(NamedTuple):
     """What is averaged over steps.
 
     Attributes:
@@ -251,7 +251,7 @@ class Averages(NamedTuple):
     noise: Float[Array, "n n"]
 
 
-class LocationScale(AbstractGeometry[Averages]):
+class LocationScale(AbstractGeometry[AveragedMetric]):
     """The metric of z = m + S eps and of the model's parameters.
 
     Attributes:
@@ -263,7 +263,7 @@ class LocationScale(AbstractGeometry[Averages]):
             approximation is far too wide, and has to shrink before anything else.
     """
 
-    many_solves: ClassVar[bool] = True
+    solves_cheaply: ClassVar[bool] = True
     num_blocks: ClassVar[int] = 2
     num_draws: ClassVar[int] = 1
     initial_share: ClassVar[float] = 0.7
@@ -320,20 +320,20 @@ class LocationScale(AbstractGeometry[Averages]):
         }
         return Parameters(variational, jax.tree.map(lambda leaf: location * leaf, tree.model))
 
-    def init(self, params: Parameters) -> Averages:
+    def init(self, params: Parameters) -> AveragedMetric:
         flat, _ = self._flat(params)
         zeros = jnp.zeros((flat.size, flat.size), flat.dtype)
-        return Averages(zeros, zeros)
+        return AveragedMetric(zeros, zeros)
 
     def prepare(
         self,
-        state: Averages,
-        metric: MetricHere,
+        state: AveragedMetric,
+        metric: MakeOperator,
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
-        noise: NoiseHere | None,
-    ) -> Prepared[Averages]:
+        noise: WeightedNoise | None,
+    ) -> Prepared[AveragedMetric]:
         active, embed = self.centre(params)
         here = lambda: metric().restricted(active, embed).to_dense()
         average, finite = mixed_if_any(state.metric, here, weight)
@@ -374,7 +374,7 @@ class LocationScale(AbstractGeometry[Averages]):
             of_scale = self.kind.square(matrix[first:, first:], scale, self.kind.join(motion)[0])
             return flat @ (matrix @ flat) + of_scale
 
-        return Prepared(solve, square, Averages(average, loud), finite)
+        return Prepared(solve, square, AveragedMetric(average, loud), finite)
 
     def num_latents(self, params: Parameters) -> int:
         """Of all coordinates of the location and the model's parameters."""

@@ -15,17 +15,17 @@ from jaxtyping import Array, Float
 
 from vpng.adaptive.geometry import (
     Evaluation,
-    NoiseHere,
     Objective,
     Prepared,
     Solved,
+    WeightedNoise,
     diagonal_floor,
     products_of,
 )
 from vpng.adaptive.location_scale import LocationScale
 from vpng.adaptive.units import InUnits, UnitState, by_shape
 from vpng.curvature import AbstractCurvature
-from vpng.curvature.base import MetricHere
+from vpng.curvature.base import MakeOperator
 from vpng.problem import Parameters
 
 
@@ -50,11 +50,11 @@ class ManyLocations(LocationScale):
     def prepare(
         self,
         state: UnitState,
-        metric: MetricHere,
+        metric: MakeOperator,
         params: Parameters,
         damping: Float[Array, ""],
         weight: Float[Array, ""],
-        noise: NoiseHere | None,
+        noise: WeightedNoise | None,
     ) -> Prepared[UnitState]:
         operator = metric().restricted(*self.centre(params))
         constrained, unconstrain = self._scale(params)

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from vpng.adaptive.geometry import Block, NoiseHere
+from vpng.adaptive.geometry import Block, WeightedNoise
 from vpng.adaptive.signal import Signal
 from vpng.products import product
 
@@ -40,9 +40,9 @@ class NoiseCovariance(eqx.Module):
 
     def here(
         self, covariance: Float[Array, "n n"], signal: Signal, accepted: Bool[Array, ""]
-    ) -> NoiseHere:
+    ) -> WeightedNoise:
         """With its weight in the average over steps, and the part of that to be added."""
         # What is signal now was noise of another place: it must not slow down the way.
         part = (1.0 - signal.certain[Block.LOCATION]) ** 3
         rate = jnp.where(accepted, 1.0 / signal.memory[Block.LOCATION], 0.0)
-        return NoiseHere(covariance, rate, part)
+        return WeightedNoise(covariance, rate, part)

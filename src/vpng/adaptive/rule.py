@@ -34,14 +34,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from vpng.adaptive.acceptance import Acceptance, Promise
-from vpng.adaptive.control_variate import Regression
-from vpng.adaptive.geometry import AbstractGeometry, Evaluation, NoiseHere, Objective
+from vpng.adaptive.control_variate import ControlCoefficient
+from vpng.adaptive.geometry import AbstractGeometry, Evaluation, Objective, WeightedNoise
 from vpng.adaptive.gradient_products import GradientProducts
 from vpng.adaptive.metric_average import MetricAverage
 from vpng.adaptive.noise_covariance import NoiseCovariance
 from vpng.adaptive.reach import Reach, curvature_ratio
 from vpng.adaptive.signal import Signal, SignalAndNoise
-from vpng.curvature.base import MetricHere
+from vpng.curvature.base import MakeOperator
 from vpng.numerics import trees
 from vpng.numerics.trust_region import TrustRegion
 from vpng.problem import Parameters
@@ -74,7 +74,7 @@ class AdaptiveState(NamedTuple):
     longest: Float[Array, ""]
     promise: Promise
     signal: Signal
-    regression: Regression
+    regression: ControlCoefficient
     rejections: Int[Array, ""]
     metrics: Int[Array, ""]
 
@@ -160,7 +160,7 @@ class Adaptive(eqx.Module):
             longest=jnp.asarray(self.geometry.initial_share, dtype),
             promise=Promise.none(dtype),
             signal=Signal.unknown(num_blocks, dtype),
-            regression=Regression.none(num_blocks, dtype),
+            regression=ControlCoefficient.none(num_blocks, dtype),
             rejections=jnp.zeros((), jnp.int32),
             metrics=jnp.zeros((), jnp.int32),
         )
@@ -169,7 +169,7 @@ class Adaptive(eqx.Module):
         self,
         state: AdaptiveState,
         objective: Objective,
-        metric_at: Callable[[Parameters], MetricHere],
+        metric_at: Callable[[Parameters], MakeOperator],
     ) -> tuple[AdaptiveState, AdaptiveInfo]:
         """Test the candidate and make the next one.
 
@@ -236,7 +236,7 @@ class Adaptive(eqx.Module):
         return _strong(next_state, state), info
 
     def _controlled(
-        self, evaluation: Evaluation, regression: Regression
+        self, evaluation: Evaluation, regression: ControlCoefficient
     ) -> tuple[Parameters, Parameters]:
         """The gradient less its control variate: (g_a + g_b) / 2 and (g_a - g_b) / 2."""
         halves = evaluation.gradients
@@ -284,7 +284,7 @@ class Adaptive(eqx.Module):
 
     def _noise(
         self, state: AdaptiveState, evaluation: Evaluation, accepted: Bool[Array, ""]
-    ) -> NoiseHere | None:
+    ) -> WeightedNoise | None:
         """The covariance of the gradient, for a geometry that knows every particle's."""
         if evaluation.draws is None:
             return None
@@ -295,7 +295,7 @@ class Adaptive(eqx.Module):
 
     def _scores(self, evaluation: Evaluation) -> list[Parameters]:
         """The control variate of both halves, if there is one and further solves cost little."""
-        if evaluation.scores is None or not self.geometry.many_solves:
+        if evaluation.scores is None or not self.geometry.solves_cheaply:
             return []
         return [jax.tree.map(lambda leaf, at=at: leaf[at], evaluation.scores) for at in (0, 1)]
 

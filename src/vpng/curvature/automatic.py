@@ -2,7 +2,7 @@
 
 from jaxtyping import Array, Float, PyTree
 
-from vpng.curvature.base import AbstractCurvature, MetricHere, Solution
+from vpng.curvature.base import AbstractCurvature, MakeOperator, Solution
 from vpng.curvature.conjugate_gradient import ConjugateGradient
 from vpng.curvature.direct import Dense, Dual
 from vpng.fisher.operator import FisherOperator
@@ -33,7 +33,7 @@ class Automatic(AbstractCurvature[Float[Array, " P"]]):
 
     def solve(
         self,
-        metric: MetricHere,
+        metric: MakeOperator,
         gradient: PyTree,
         damping: Float[Array, ""] | float,
         state: Float[Array, " P"],

@@ -17,7 +17,7 @@ from vpng.numerics.trees import is_traced
 
 State = TypeVar("State")
 
-MetricHere = Callable[[], FisherOperator]
+MakeOperator = Callable[[], FisherOperator]
 
 
 class Outcome(eqx.Enumeration):
@@ -89,7 +89,7 @@ class AbstractCurvature(eqx.Module, Generic[State]):
     @abstractmethod
     def solve(
         self,
-        metric: MetricHere,
+        metric: MakeOperator,
         gradient: PyTree,
         damping: Float[Array, ""] | float,
         state: State,

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 from vpng.checks import finite_scalar, positive_integer
 from vpng.curvature.base import (
     AbstractCurvature,
-    MetricHere,
+    MakeOperator,
     Solution,
     nonnegative,
     relative_norm,
@@ -45,7 +45,7 @@ class ConjugateGradient(AbstractCurvature[Float[Array, " P"]]):
 
     def solve(
         self,
-        metric: MetricHere,
+        metric: MakeOperator,
         gradient: PyTree,
         damping: Float[Array, ""] | float,
         state: Float[Array, " P"],

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from vpng.curvature.base import (
     AbstractCurvature,
-    MetricHere,
+    MakeOperator,
     Solution,
     nonnegative,
     relative_norm,
@@ -38,7 +38,7 @@ class Identity(_Direct):
 
     def solve(
         self,
-        metric: MetricHere,
+        metric: MakeOperator,
         gradient: PyTree,
         damping: Float[Array, ""] | float,
         state: tuple[()],
@@ -52,7 +52,7 @@ class Diagonal(_Direct):
 
     def solve(
         self,
-        metric: MetricHere,
+        metric: MakeOperator,
         gradient: PyTree,
         damping: Float[Array, ""] | float,
         state: tuple[()],
@@ -78,7 +78,7 @@ class Dense(_Direct):
 
     def solve(
         self,
-        metric: MetricHere,
+        metric: MakeOperator,
         gradient: PyTree,
         damping: Float[Array, ""] | float,
         state: tuple[()],
@@ -107,7 +107,7 @@ class LeastSquares(_Direct):
 
     def solve(
         self,
-        metric: MetricHere,
+        metric: MakeOperator,
         gradient: PyTree,
         damping: Float[Array, ""] | float,
         state: tuple[()],
@@ -151,7 +151,7 @@ class Dual(_Direct):
 
     def solve(
         self,
-        metric: MetricHere,
+        metric: MakeOperator,
         gradient: PyTree,
         damping: Float[Array, ""] | float,
         state: tuple[()],

@@ -1,6 +1,6 @@
 """What the metric, the directions and the approximation look like at one point."""
 
-from vpng.diagnostics.diagnose import diagnose
+from vpng.diagnostics.diagnosing import diagnose
 from vpng.diagnostics.diagnosis import Diagnosis, Direction
 from vpng.diagnostics.spectrum import Spectrum
 

@@ -1,6 +1,6 @@
 """Past one device and one machine, on JAX's own runtime."""
 
-from vpng.distributed.divided import Task, divided
+from vpng.distributed.division import Task, divided
 from vpng.distributed.faults import LostProcessError
 from vpng.distributed.layout import (
     AbstractPlacement,

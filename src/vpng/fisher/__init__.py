@@ -1,6 +1,7 @@
 """Fisher matrices as lazy operators, and the metrics that make them."""
 
 from vpng.fisher.estimator import AbstractEstimator, Exact, Probed, Sampled
+from vpng.fisher.families import has_closed_form, whiten
 from vpng.fisher.metric import (
     AbstractMetric,
     BayesianNetwork,
@@ -10,7 +11,6 @@ from vpng.fisher.metric import (
     Variational,
 )
 from vpng.fisher.operator import FisherOperator
-from vpng.fisher.whiten import has_closed_form, whiten
 
 __all__ = [
     "AbstractEstimator",

@@ -22,8 +22,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions.transforms import biject_to
 
+from vpng.fisher.families import Member, Whitened, has_closed_form, whitened
 from vpng.fisher.unwrap import core_of
-from vpng.fisher.whiten import Member, Whitened, has_closed_form, whitened
 
 _LOCATION = (dist.Normal, dist.StudentT, dist.Cauchy, dist.Laplace, dist.Logistic)
 _SCALE = {dist.HalfNormal: "scale", dist.HalfCauchy: "scale"}

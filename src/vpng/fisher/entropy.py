@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
+from vpng.fisher.families import Member, has_closed_form, whiten
 from vpng.fisher.unwrap import core_of
-from vpng.fisher.whiten import Member, has_closed_form, whiten
 
 
 def entropy_rows(distribution: dist.Distribution, value: Array) -> Float[Array, "..."] | None:

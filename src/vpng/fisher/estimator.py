@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
 from vpng.fisher.conditional import joint_rows, sampled_scores
+from vpng.fisher.families import Whitened, has_closed_form, whitened
 from vpng.fisher.misfit import scaled_by_misfit
 from vpng.fisher.unwrap import unwrapped
-from vpng.fisher.whiten import Whitened, has_closed_form, whitened
 from vpng.problem import Site
 from vpng.random import with_loop
 

@@ -12,8 +12,8 @@ from vpng.checks import of_kind, positive_integer
 from vpng.distributed.layout import by_rows
 from vpng.fisher.entropy import entropy_rows
 from vpng.fisher.estimator import AbstractEstimator, Exact, weighted
+from vpng.fisher.families import Whitened
 from vpng.fisher.operator import Bottleneck, ByDatum, FisherOperator
-from vpng.fisher.whiten import Whitened
 from vpng.problem import AbstractProblem, Parameters, Site
 
 

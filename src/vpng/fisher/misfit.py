@@ -15,8 +15,8 @@ import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
+from vpng.fisher.families import Member, Whitened
 from vpng.fisher.unwrap import core_of
-from vpng.fisher.whiten import Member, Whitened
 
 _LEAST = 1e-4
 """A misfit below this counts as this: no information vanishes."""

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from vpng.fisher.whiten import Whitened
+from vpng.fisher.families import Whitened
 from vpng.numerics import cost
 from vpng.problem import leaves_in_use
 from vpng.products import product
@@ -25,14 +25,14 @@ _MOST_PARTS = 8
 """A leaf of one part in so many of the columns is differentiated alone."""
 
 
-class Traced(NamedTuple):
+class TracedFunction(NamedTuple):
     """A function of a tree, traced once at a point: models are slow to trace."""
 
     jaxpr: ClosedJaxpr
     point: PyTree
 
     @classmethod
-    def of(cls, function: Callable[[PyTree], Array], point: PyTree) -> "Traced":
+    def of(cls, function: Callable[[PyTree], Array], point: PyTree) -> "TracedFunction":
         """`function` at `point`."""
         return cls(jax.make_jaxpr(function)(point), point)
 
@@ -136,7 +136,7 @@ class Bottleneck(NamedTuple):
                 pairs = zip(leaves, used, strict=True)
                 return coordinates([next(rest) if here else leaf for leaf, here in pairs], draws)
 
-            return Traced.of(of_moving, keep(leaves)).jacobian()
+            return TracedFunction.of(of_moving, keep(leaves)).jacobian()
 
         def weights(leaves: list[Array], draws: PyTree) -> Array:
             return of_leaves(leaves, draws).weights
@@ -209,7 +209,7 @@ class ByDatum(NamedTuple):
         """All rows, each differentiated alone: a batch costs as much as its data one by one."""
 
         def one(inputs: PyTree) -> Array:
-            return Traced.of(lambda moved: self.rows(moved, inputs), parameters).jacobian()
+            return TracedFunction.of(lambda moved: self.rows(moved, inputs), parameters).jacobian()
 
         every = jax.vmap(one)(self.inputs)
         return every.reshape(-1, every.shape[-1])
@@ -308,7 +308,7 @@ class FisherOperator:
         """`rows` in any order, which is all that F = R^T R asks."""
         if self.by_datum is not None:
             return self.by_datum.matrix(self.parameters)
-        return Traced.of(self.row_function, self.parameters).jacobian()
+        return TracedFunction.of(self.row_function, self.parameters).jacobian()
 
     def to_dense(self) -> Float[Array, "P P"]:
         """F as a matrix."""
@@ -317,7 +317,7 @@ class FisherOperator:
         middle = self.bottleneck
         if middle is not None and middle.is_cheaper(self.parameters):
             return middle.gram(self.parameters)
-        traced = Traced.of(self.row_function, self.parameters)
+        traced = TracedFunction.of(self.row_function, self.parameters)
         if cost.gram_at_once(traced.num_rows, self.num_parameters).fits:
             factor = traced.jacobian() if self.by_datum is None else self.factor()
             return product(factor.T, factor)

@@ -7,7 +7,7 @@
 from vpng.kronecker.averages import Averages
 from vpng.kronecker.base import AbstractKronecker, KroneckerState
 from vpng.kronecker.block_diagonal import Kronecker
-from vpng.kronecker.discover import discover
+from vpng.kronecker.discovery import discover
 from vpng.kronecker.eigenbasis import (
     AbstractSides,
     AbstractSource,
@@ -19,8 +19,8 @@ from vpng.kronecker.eigenbasis import (
     in_eigenbasis,
 )
 from vpng.kronecker.factor_damping import AbstractFactorDamping, FactoredTikhonov, PerFactor
+from vpng.kronecker.factor_statistics import Factors, Statistics, statistics, zero_statistics
 from vpng.kronecker.matrices import AbstractRank, FullRank, LogarithmicRank
-from vpng.kronecker.statistics import Factors, Statistics, statistics, zero_statistics
 from vpng.kronecker.structure import Layer, Other, Structure
 from vpng.kronecker.tridiagonal import KroneckerTridiagonal
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vpng.kronecker.statistics import Statistics
+from vpng.kronecker.factor_statistics import Statistics
 from vpng.numerics.moving_average import mixed
 
 

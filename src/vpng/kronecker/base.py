@@ -11,9 +11,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from vpng.checks import positive_integer
-from vpng.curvature.base import AbstractCurvature, MetricHere, Solution, nonnegative, solve_info
+from vpng.curvature.base import AbstractCurvature, MakeOperator, Solution, nonnegative, solve_info
 from vpng.errors import expected
-from vpng.findings import Findings, joined
 from vpng.kronecker.averages import Averages
 from vpng.kronecker.factor_damping import (
     AbstractFactorDamping,
@@ -21,11 +20,12 @@ from vpng.kronecker.factor_damping import (
     Factors,
     mean_eigenvalue,
 )
+from vpng.kronecker.factor_statistics import Statistics, part, statistics, zero_statistics
 from vpng.kronecker.inverses import DampedFactor
 from vpng.kronecker.matrices import AbstractMatrix, AbstractRank, FullRank, inverse_root
 from vpng.kronecker.repair import factor_findings, inverted_or_repaired
-from vpng.kronecker.statistics import Statistics, part, statistics, zero_statistics
 from vpng.kronecker.structure import Structure, by_path, with_leaves
+from vpng.not_finite import NotFinite, joined
 
 INVERSES = "inverses of the damped Fisher factors"
 
@@ -63,7 +63,7 @@ class KroneckerState(NamedTuple):
     inverses: Inverses
     repairs: Int[Array, ""]
     failed: Bool[Array, ""]
-    findings: Findings
+    findings: NotFinite
 
     def after_rejection(self) -> "KroneckerState":
         """With inverses that are due for a refresh, by then with more damping."""
@@ -139,12 +139,12 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
         )
         inverses = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         zero = jnp.zeros((), jnp.int32)
-        findings = Findings.none([*factor_findings(averages.sums).parts, INVERSES])
+        findings = NotFinite.none([*factor_findings(averages.sums).parts, INVERSES])
         return KroneckerState(zero, averages, inverses, zero, jnp.asarray(False), findings)
 
     def solve(
         self,
-        metric: MetricHere,
+        metric: MakeOperator,
         gradient: PyTree,
         damping: Float[Array, ""] | float,
         state: KroneckerState,
@@ -152,7 +152,7 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
         structure = self.structure.restricted(gradient)
         mu = nonnegative(damping, state.averages.weight.dtype)
 
-        def looked() -> tuple[Averages, Findings]:
+        def looked() -> tuple[Averages, NotFinite]:
             new = statistics(
                 structure,
                 metric(),
@@ -161,8 +161,8 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
             )
             return state.averages.updated(new, self.decay), factor_findings(new)
 
-        def not_looked() -> tuple[Averages, Findings]:
-            return state.averages, Findings.none(factor_findings(state.averages.sums).parts)
+        def not_looked() -> tuple[Averages, NotFinite]:
+            return state.averages, NotFinite.none(factor_findings(state.averages.sums).parts)
 
         averages, found = jax.lax.cond(state.step % self.statistics_period == 0, looked, not_looked)
         inverses, inverted, repairs = jax.lax.cond(
@@ -180,7 +180,7 @@ class AbstractKronecker(AbstractCurvature[KroneckerState]):
         residual = jnp.where(inverted, 0.0, jnp.nan)
         info = solve_info(flat, residual, condition=inverses.condition, fallbacks=repairs)
         failed = ~(jnp.isfinite(jnp.sum(flat)) & inverted)
-        findings = joined([found, Findings.of([INVERSES], [~inverted])])
+        findings = joined([found, NotFinite.of([INVERSES], [~inverted])])
         return Solution(
             direction,
             KroneckerState(state.step + 1, averages, inverses, repairs, failed, findings),

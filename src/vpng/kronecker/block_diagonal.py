@@ -5,9 +5,9 @@ from typing import ClassVar
 from jaxtyping import Array, Float
 
 from vpng.kronecker.base import AbstractKronecker, damped_factors, sandwich
+from vpng.kronecker.factor_statistics import Statistics
 from vpng.kronecker.inverses import inverses
 from vpng.kronecker.matrices import AbstractMatrix
-from vpng.kronecker.statistics import Statistics
 from vpng.kronecker.structure import Structure
 
 

@@ -19,12 +19,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
 from vpng.errors import InputError, expected
-from vpng.findings import Findings, joined
 from vpng.fisher import AbstractMetric, Predictive, Probed
+from vpng.kronecker.factor_statistics import Factors, statistics
 from vpng.kronecker.inverses import eigendecompositions
-from vpng.kronecker.statistics import Factors, statistics
 from vpng.kronecker.structure import Layer, Structure, by_path, with_leaves
-from vpng.numerics.transformation import transformation
+from vpng.not_finite import NotFinite, joined
+from vpng.numerics.optax_types import transformation
 from vpng.numerics.trees import all_finite
 from vpng.problem import AbstractProblem, Parameters
 
@@ -148,7 +148,7 @@ class EigenbasisState(NamedTuple):
     bases: dict[str, Basis]
     next_turn: Int[Array, ""]
     rule: PyTree
-    findings: Findings
+    findings: NotFinite
 
 
 def in_eigenbasis(
@@ -245,7 +245,7 @@ def in_eigenbasis(
         bases = jax.tree.map(lambda leaf: jnp.eye(*leaf.shape, dtype=leaf.dtype), shapes)
         bases = {**bases, **fixed}
         zero = jnp.zeros((), jnp.int32)
-        findings = Findings.none([*_findings(factors).parts, BASES])
+        findings = NotFinite.none([*_findings(factors).parts, BASES])
         return EigenbasisState(zero, factors, bases, zero, rule.init(into(bases, params)), findings)
 
     def update(
@@ -262,7 +262,7 @@ def in_eigenbasis(
             raise InputError("params: expected the current parameters, got None.")
         first = state.step == 0
 
-        def look() -> tuple[dict[str, Basis], Findings]:
+        def look() -> tuple[dict[str, Basis], NotFinite]:
             new = chosen_factors(
                 source.factors(problem, structure, params, updates, batch, rng_key)
             )
@@ -275,8 +275,8 @@ def in_eigenbasis(
             kept = lambda old, now: jnp.where(found.any, old, now)
             return jax.tree.map(kept, state.factors, mixed), found
 
-        def not_looked() -> tuple[dict[str, Basis], Findings]:
-            return state.factors, Findings.none(_findings(state.factors).parts)
+        def not_looked() -> tuple[dict[str, Basis], NotFinite]:
+            return state.factors, NotFinite.none(_findings(state.factors).parts)
 
         looked = state.step % statistics_period == 0
         factors, found = jax.lax.cond(looked, look, not_looked) if moving else not_looked()
@@ -284,7 +284,7 @@ def in_eigenbasis(
         def turn() -> tuple[dict[str, Basis], PyTree, Array]:
             # Those that never change are read off the state: a program holds nobody's data.
             bases = {**state.bases, **bases_of(factors)}
-            finite = ~Findings.in_tree(BASES, bases).any
+            finite = ~NotFinite.in_tree(BASES, bases).any
             turned = bases, _turned(state.rule, state.bases, bases)
             kept = lambda old, now: jnp.where(finite, now, old)
             return *jax.tree.map(kept, (state.bases, state.rule), turned), finite
@@ -294,7 +294,7 @@ def in_eigenbasis(
             turn,
             lambda: (state.bases, state.rule, jnp.ones((), bool)),
         )
-        findings = joined([found, Findings.of([BASES], [~finite])])
+        findings = joined([found, NotFinite.of([BASES], [~finite])])
         gap = jnp.maximum(statistics_period, (patience * state.step).astype(jnp.int32))
         next_turn = jnp.where(state.step >= state.next_turn, state.step + gap, state.next_turn)
         scaled: Any
@@ -306,7 +306,7 @@ def in_eigenbasis(
     return transformation(init, update)
 
 
-def _findings(factors: dict[str, Basis]) -> Findings:
+def _findings(factors: dict[str, Basis]) -> NotFinite:
     """Which factors are not finite."""
     sides = [
         (f"Fisher factor {side} of {weight}", factor)
@@ -314,7 +314,7 @@ def _findings(factors: dict[str, Basis]) -> Findings:
         for side, factor in zip("AG", basis, strict=True)
         if factor is not None
     ]
-    return Findings.of([name for name, _ in sides], [~all_finite(factor) for _, factor in sides])
+    return NotFinite.of([name for name, _ in sides], [~all_finite(factor) for _, factor in sides])
 
 
 def leading_eigenvectors(factor: Float[Array, "n n"], rank: int) -> Float[Array, "n r"]:

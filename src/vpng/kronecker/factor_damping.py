@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vpng.kronecker.statistics import Factors
+from vpng.kronecker.factor_statistics import Factors
 
 
 class AbstractFactorDamping(eqx.Module):

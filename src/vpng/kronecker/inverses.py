@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vpng.distributed.divided import Task, divided
+from vpng.distributed.division import Task, divided
 from vpng.distributed.orthogonal import from_reflections, reflections
 from vpng.distributed.symmetric import mirrored, pack, unpack
 from vpng.kronecker.matrices import AbstractMatrix, AbstractRank, Full, inverse_root

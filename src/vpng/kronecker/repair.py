@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from vpng.findings import Findings
-from vpng.kronecker.statistics import Factors, Statistics
+from vpng.kronecker.factor_statistics import Factors, Statistics
+from vpng.not_finite import NotFinite
 from vpng.numerics import trees
 from vpng.numerics.repairs import first_finite, raised, without_negative
 
@@ -18,7 +18,7 @@ NUM_ATTEMPTS = 3
 Inverse = TypeVar("Inverse", bound=PyTree)
 
 
-def factor_findings(statistics: Statistics) -> Findings:
+def factor_findings(statistics: Statistics) -> NotFinite:
     """Which statistics are not finite."""
     named: list[tuple[str, PyTree]] = []
     # In JAX's own order of dictionaries, so that the names are always the same.
@@ -32,7 +32,7 @@ def factor_findings(statistics: Statistics) -> Findings:
         (f"Fisher diagonal of {path}", leaf) for path, leaf in sorted(statistics.diagonal.items())
     ]
     flags = [~trees.all_finite(tree) for _, tree in named]
-    return Findings.of([name for name, _ in named], flags)
+    return NotFinite.of([name for name, _ in named], flags)
 
 
 def inverted_or_repaired(

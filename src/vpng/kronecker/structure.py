@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from vpng.errors import InputError
-from vpng.findings import path_name
 from vpng.numerics.cost import SHORT_SOLVE, largest_formed
+from vpng.numerics.trees import path_name
 
 DENSE_LIMIT = largest_formed(SHORT_SOLVE)
 """Most parameters in no layer whose block is factorised, as it is at every refresh."""

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vpng.kronecker.base import AbstractKronecker, damped_factors, sandwich
+from vpng.kronecker.factor_statistics import Statistics
 from vpng.kronecker.inverses import eigendecompositions, inverse_roots
 from vpng.kronecker.matrices import AbstractMatrix
-from vpng.kronecker.statistics import Statistics
 from vpng.kronecker.structure import Structure
 
 

@@ -43,3 +43,13 @@ def is_key(value: Any) -> bool:
     """Whether `value` is an array of random keys of JAX's own type."""
     dtype = getattr(value, "dtype", None)
     return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def is_floating(leaf: Any) -> bool:
+    """Whether `leaf` can be not finite at all."""
+    return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """A leaf's path as one would write it in Python."""
+    return jax.tree_util.keystr(path).lstrip(".")

@@ -1,6 +1,6 @@
 """The front door for NumPyro: `SVI` for any model and any guide."""
 
-from vpng.numpyro.infer import infer
+from vpng.numpyro.inference import infer
 from vpng.numpyro.loader import BatchesFrom, Epochs
 from vpng.numpyro.problem import Call, TracedProblem, traced_problem
 from vpng.numpyro.result import RunResult

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 from numpyro.infer.svi import SVIState
 
 from vpng.adaptive import AdaptiveState
-from vpng.findings import Findings, is_floating, joined
-from vpng.numerics.trees import all_finite
+from vpng.not_finite import NotFinite, joined
+from vpng.numerics.trees import all_finite, is_floating
 from vpng.numpyro.evaluation import Losses
 from vpng.numpyro.problem import Call, TracedProblem, is_observation, log_density
 from vpng.numpyro.steps import Carried
@@ -84,7 +84,7 @@ def cause_at(rng_key: PRNGKeyArray, losses: Losses, parameters: Parameters, call
     problem = losses.problem
     keys = jax.random.split(rng_key, NUM_DRAWS)
     by_name = lambda point: {**point.variational, **point.model}
-    looks: list[Callable[[], Findings]] = [
+    looks: list[Callable[[], NotFinite]] = [
         lambda: _named("parameter", by_name(parameters)),
         lambda: jax.jit(jax.vmap(lambda key: _in_sites(key, problem, parameters, call)))(keys),
         lambda: _named("gradient", by_name(losses.mean(parameters)[1])),
@@ -154,7 +154,7 @@ def far_off(state: PyTree, problem: TracedProblem) -> str:
 
 def _in_sites(
     rng_key: PRNGKeyArray, problem: TracedProblem, parameters: Parameters, call: Call
-) -> Findings:
+) -> NotFinite:
     """One draw: its values, and the log-densities of guide, prior and likelihood."""
     guide = problem.guide_trace(parameters.variational, rng_key, call)
     drawn = {name: site for name, site in guide.items() if site["type"] == "sample"}
@@ -174,12 +174,12 @@ def _in_sites(
     return joined([_named("draw", latent), _named("log q", log_q), *densities])
 
 
-def _named(kind: str, trees: dict[str, Any]) -> Findings:
+def _named(kind: str, trees: dict[str, Any]) -> NotFinite:
     def bad(tree: Any) -> Bool[Array, ""]:
         flags = [all_finite(leaf) for leaf in jax.tree.leaves(tree) if is_floating(leaf)]
         return ~jnp.all(jnp.stack([jnp.asarray(True), *flags]))
 
-    return Findings.of([f"{kind} of {name!r}" for name in trees], list(map(bad, trees.values())))
+    return NotFinite.of([f"{kind} of {name!r}" for name in trees], list(map(bad, trees.values())))
 
 
 def _outside_support(

@@ -11,12 +11,12 @@ from math import sqrt
 import jax
 
 from vpng.kronecker import FisherFactors, Structure
-from vpng.kronecker.discover import look_at
+from vpng.kronecker.discovery import look_at
 from vpng.numpyro.optimizer_rule import OptimizerRule
 from vpng.numpyro.problem import Call, TracedProblem
 from vpng.optimizers import NETWORK_METRIC, in_averaged_eigenbasis, slowly_decaying
 from vpng.problem import Parameters
-from vpng.transform.iterate_average import averaged
+from vpng.transform.iterate_averaging import averaged
 
 STEP_NORM = 0.32
 BATCH_SIZE = 256

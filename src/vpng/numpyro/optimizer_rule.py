@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from vpng.numerics.transformation import transformation
+from vpng.numerics.optax_types import transformation
 from vpng.numerics.trees import where
 from vpng.numpyro.numpyro_names import NumPyroOptim
 from vpng.numpyro.rules import AbstractRule, Step, StepInputs, by_name, split_by_name

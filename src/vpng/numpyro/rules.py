@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from vpng.adaptive import Adaptive, AdaptiveInfo
-from vpng.curvature.base import MetricHere
+from vpng.curvature.base import MakeOperator
 from vpng.fisher import AbstractMetric
 from vpng.fisher.operator import mean_of
 from vpng.numpyro.evaluation import Losses
@@ -113,9 +113,9 @@ class AutomaticRule(AbstractRule):
         if problem.by_datum:
             calls.append(inputs.another_call())
             subsamples = [each.subsamples for each in calls]
-        losses = inputs.drawn(*subsamples, with_scores=self.adaptive.geometry.many_solves)
+        losses = inputs.drawn(*subsamples, with_scores=self.adaptive.geometry.solves_cheaply)
 
-        def metric_at(parameters: Parameters) -> MetricHere:
+        def metric_at(parameters: Parameters) -> MakeOperator:
             make = lambda each: self.metric.operator(problem, parameters, each, inputs.metric_key)
             return lambda: mean_of([make(each) for each in calls])
 

@@ -15,7 +15,7 @@ from vpng.numpyro.rules import AbstractRule
 from vpng.numpyro.source import AbstractSource
 from vpng.run.chunk import Chunk, capacity_for, many_steps
 from vpng.run.history import History, Record
-from vpng.run.identity import Identity
+from vpng.run.identity import RunIdentity
 from vpng.run.runner import AbstractSteps
 from vpng.runtime.interrupts import wait_for
 
@@ -116,10 +116,10 @@ class SVISteps(AbstractSteps[Carried]):
     def last_good(self, state: Carried) -> Carried:
         return state if self._rule.keeps_good_points else state._replace(state=state.good)
 
-    def identity(self, state: Carried) -> Identity:
+    def identity(self, state: Carried) -> RunIdentity:
         first = self._source.first()
         about = {"arguments": self._source.called(first)}
-        return Identity.of(state.state, about, self._step, state.state, first)
+        return RunIdentity.of(state.state, about, self._step, state.state, first)
 
     def to_save(self, state: Carried) -> SVIState:
         return state.state if self._layout is None else self._layout.gathered(state.state)

@@ -73,7 +73,7 @@ from vpng.run.runner import Runner
 from vpng.run.stopping import Converged
 from vpng.runtime.compilation import USUAL_STEPS
 from vpng.runtime.programs import AtOnce
-from vpng.transform.precondition import DEFAULT_DAMPING, precondition
+from vpng.transform.preconditioning import DEFAULT_DAMPING, precondition
 
 NUM_CHUNKS = 20
 """Of a run of a fixed number of steps, unless they are too long."""

@@ -1,6 +1,16 @@
 """Ready problems: the paper's models."""
 
 from vpng.problems.adapters import from_equinox, from_linen, from_nnx
+from vpng.problems.autoencoder import (
+    VariationalAutoencoder,
+    calibrated,
+    decode,
+    mlp_vae,
+    paper_vae,
+    reconstruct,
+    sample_prior,
+    vae,
+)
 from vpng.problems.gaussian_mean import GaussianMean
 from vpng.problems.likelihoods import (
     AbstractLikelihood,
@@ -19,7 +29,7 @@ from vpng.problems.matrix_factorization import (
     towards_mode,
 )
 from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Network, mlp
-from vpng.problems.rating_matrix import (
+from vpng.problems.ratings import (
     RatingMatrix,
     Ratings,
     UserSplit,
@@ -27,17 +37,7 @@ from vpng.problems.rating_matrix import (
     split_users,
 )
 from vpng.problems.softplus_poisson import Counted, SoftplusPoisson, counted
-from vpng.problems.standardised import standardised
-from vpng.problems.vae import (
-    VariationalAutoencoder,
-    calibrated,
-    decode,
-    mlp_vae,
-    paper_vae,
-    reconstruct,
-    sample_prior,
-    vae,
-)
+from vpng.problems.standardising import standardised
 
 __all__ = [
     "GLOROT",

@@ -32,7 +32,7 @@ class Network(NamedTuple):
     apply: Callable[[PyTree, Array], PyTree]
 
 
-class Layer(NamedTuple):
+class AffineLayer(NamedTuple):
     """An affine map x -> x W + b."""
 
     kernel: Float[Array, "n m"]
@@ -45,7 +45,7 @@ def mlp_init(
     initialiser: Initializer = GLOROT,
     *,
     dtype: DTypeLike | None = None,
-) -> tuple[Layer, ...]:
+) -> tuple[AffineLayer, ...]:
     """The layers of a perceptron with the widths `sizes`, input and output included.
 
     Args:
@@ -63,13 +63,13 @@ def mlp_init(
     dtype = jnp.result_type(float) if dtype is None else dtype
     keys = jax.random.split(rng_key, len(sizes) - 1)
     return tuple(
-        Layer(initialiser(key, shape, dtype), jnp.zeros(shape[1], dtype))
+        AffineLayer(initialiser(key, shape, dtype), jnp.zeros(shape[1], dtype))
         for key, shape in zip(keys, pairwise(sizes), strict=True)
     )
 
 
 def mlp_apply(
-    layers: Sequence[Layer], inputs: Float[Array, "*batch n"]
+    layers: Sequence[AffineLayer], inputs: Float[Array, "*batch n"]
 ) -> Float[Array, "*batch m"]:
     """The perceptron's outputs: rectified linear units between affine layers."""
     *hidden, last = layers

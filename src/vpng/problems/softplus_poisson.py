@@ -14,7 +14,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Num
 from numpyro.distributions import constraints
 
-from vpng.fisher.whiten import same_density
+from vpng.fisher.families import same_density
 
 _BELOW_THIS_LINEAR = -15.0
 

@@ -24,7 +24,7 @@ from vpng.distributed.processes import arrays_from_first, from_first, in_any_pro
 from vpng.errors import InputError, expected
 from vpng.numerics.trees import is_key
 from vpng.run.history import History, Record
-from vpng.run.identity import Identity, host_array
+from vpng.run.identity import RunIdentity, host_array
 from vpng.run.logbook import Logbook, as_entry, from_entry
 from vpng.storage.archive import Format, read_archive, write_archive
 from vpng.storage.files import write_atomically
@@ -105,7 +105,7 @@ class CheckpointFolder:
     found: Saved | None
 
     def __init__(
-        self, checkpoints: Checkpoints, identity: Identity, state: PyTree, *, resume: bool
+        self, checkpoints: Checkpoints, identity: RunIdentity, state: PyTree, *, resume: bool
     ) -> None:
         """Look for a checkpoint, and see that there can be more of them.
 
@@ -235,7 +235,7 @@ class CheckpointFolder:
             except InputError as error:
                 _warn(f"the checkpoint at step {step} is damaged and is passed over: {error}")
                 continue
-            self._refuse_another(step, Identity(**settings["identity"]))
+            self._refuse_another(step, RunIdentity(**settings["identity"]))
             whole.append((step, settings, arrays))
             try:
                 history = self._log.read(settings["history"])
@@ -256,7 +256,7 @@ class CheckpointFolder:
         _warn(f"the history before step {step} is lost; the run goes on without it")
         return self._go_on_from(step, {**settings, "history": 0}, arrays, state, History())
 
-    def _refuse_another(self, step: int, found: Identity) -> None:
+    def _refuse_another(self, step: int, found: RunIdentity) -> None:
         differences = self._identity.differences(found)
         if differences:
             raise expected(

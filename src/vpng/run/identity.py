@@ -25,7 +25,7 @@ PROGRAM = "program"
 
 
 @dataclass(frozen=True)
-class Identity:
+class RunIdentity:
     """What must be the same for a run to go on, and what may change its last bits.
 
     Attributes:
@@ -41,7 +41,7 @@ class Identity:
     @classmethod
     def of(
         cls, state: PyTree, parts: Mapping[str, Any], program: Callable, *arguments: PyTree
-    ) -> "Identity":
+    ) -> "RunIdentity":
         """Of a run with this state.
 
         Args:
@@ -62,7 +62,7 @@ class Identity:
             _environment(),
         )
 
-    def differences(self, found: "Identity") -> list[str]:
+    def differences(self, found: "RunIdentity") -> list[str]:
         """How a run that was found differs from this one, in words; empty if it may go on."""
         listed = []
         for path in dict.fromkeys([*self.leaves, *found.leaves]):
@@ -86,7 +86,7 @@ class Identity:
             listed = [*listed[:_MOST], f"and {len(listed) - _MOST} more"]
         return listed
 
-    def changes(self, found: "Identity") -> list[str]:
+    def changes(self, found: "RunIdentity") -> list[str]:
         """What may change the last bits: other versions and devices, in words."""
         return [
             f"{name} {value or 'unset'} (was {found.environment.get(name) or 'unset'})"

@@ -20,7 +20,7 @@ from vpng.distributed.processes import agreed, is_first
 from vpng.run.checkpoint import CheckpointFolder, Checkpoints
 from vpng.run.chunk import Chunk
 from vpng.run.history import History, Record
-from vpng.run.identity import Identity
+from vpng.run.identity import RunIdentity
 from vpng.run.outcome import Outcome, StopReason
 from vpng.run.progress import progress_bar
 from vpng.run.stopping import Converged
@@ -54,7 +54,7 @@ class AbstractSteps(ABC, Generic[State]):
         """The last state at which everything was finite."""
 
     @abstractmethod
-    def identity(self, state: State) -> Identity:
+    def identity(self, state: State) -> RunIdentity:
         """What must be the same for a run to go on from a checkpoint of this one."""
 
     def measure(self, state: State) -> dict[str, float]:

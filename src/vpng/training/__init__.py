@@ -5,7 +5,7 @@ from vpng.run.history import History, Record
 from vpng.run.outcome import StopReason
 from vpng.training.blocks import Blocks
 from vpng.training.data import AbstractData, Batches, InMemory
-from vpng.training.fit import fit
+from vpng.training.fitting import fit
 from vpng.training.guard import Guard, Trouble
 from vpng.training.loop import FitResult, Loop, current, iterate_averaged
 from vpng.training.step import StepInfo, TrainState, init_state, make_step

@@ -15,7 +15,7 @@ from vpng.objective import ELBO
 from vpng.problem import AbstractProblem
 from vpng.run.chunk import Chunk, Step, capacity_for, many_steps
 from vpng.run.history import History, Record
-from vpng.run.identity import Identity
+from vpng.run.identity import RunIdentity
 from vpng.run.runner import AbstractSteps
 from vpng.runtime.interrupts import wait_for
 from vpng.training.data import AbstractData, Batches
@@ -88,7 +88,7 @@ class TrainingSteps(AbstractSteps[Bare | Watched]):
         measure: Callable[[TrainState], dict[str, float]],
     ) -> None:
         self._chunks, self._data, self._about, self._measure = chunks, data, about, measure
-        self.known_identity: Identity | None = None
+        self.known_identity: RunIdentity | None = None
 
     def advance(self, state: Bare | Watched, length: int) -> tuple[Bare | Watched, Chunk]:
         chunks, count, spent = self._chunks, np.int32(length), 0.0
@@ -122,12 +122,12 @@ class TrainingSteps(AbstractSteps[Bare | Watched]):
     def measure(self, state: Bare | Watched) -> dict[str, float]:
         return self._measure(state.state)
 
-    def identity(self, state: Bare | Watched) -> Identity:
+    def identity(self, state: Bare | Watched) -> RunIdentity:
         if self.known_identity is None:
             data = self._data.data if isinstance(self._data, Placed) else self._data
             about = {**self._about, "data": data}
             step = self._chunks.step
-            self.known_identity = Identity.of(state.state, about, step, state.bare, self._data)
+            self.known_identity = RunIdentity.of(state.state, about, step, state.bare, self._data)
         return self.known_identity
 
     def to_save(self, state: Bare | Watched) -> Watched:

@@ -16,8 +16,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from vpng.checks import of_kind, positive_integer
 from vpng.curvature.base import SolveInfo
-from vpng.findings import Findings, is_floating, joined, path_name
-from vpng.numerics.trees import all_finite
+from vpng.not_finite import NotFinite, joined
+from vpng.numerics.trees import all_finite, is_floating, path_name
 from vpng.objective import ELBO
 from vpng.problem import AbstractProblem, Parameters
 from vpng.run.explosion import Explosions
@@ -53,12 +53,12 @@ class Trouble(NamedTuple):
         explosion: whether the loss was finite and had exploded.
     """
 
-    loss: Findings
-    gradient: Findings
-    metric: Findings
-    update: Findings
-    optimizer: Findings
-    explosion: Findings
+    loss: NotFinite
+    gradient: NotFinite
+    metric: NotFinite
+    update: NotFinite
+    optimizer: NotFinite
+    explosion: NotFinite
 
     def rejects(self, loss: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether the step is dropped; the parts of the loss only explain its own value."""
@@ -81,21 +81,21 @@ def trouble_in_loss(
     parameters: Parameters,
     batch: PyTree,
     loss: Array,
-) -> Findings:
+) -> NotFinite:
     """Which draw, which site or which divergence is not finite, for the noise of the step."""
     keys = jax.random.split(rng_key, objective.num_particles)
 
-    def one(key: PRNGKeyArray) -> Findings:
+    def one(key: PRNGKeyArray) -> NotFinite:
         latent, divergence = problem.latent_and_kl(parameters, problem.noise(key, batch), batch)
         sites = problem.likelihood_sites(parameters.model, latent, batch)
         return joined(
             [
-                Findings.in_tree("draw of the latents", latent),
-                Findings.of(
+                NotFinite.in_tree("draw of the latents", latent),
+                NotFinite.of(
                     [f"log-likelihood of {site.name}".removesuffix(" of ") for site in sites],
                     [~all_finite(site.distribution.log_prob(site.value)) for site in sites],
                 ),
-                Findings.of(["KL divergence"], [~all_finite(divergence)]),
+                NotFinite.of(["KL divergence"], [~all_finite(divergence)]),
             ]
         )
 
@@ -105,10 +105,10 @@ def trouble_in_loss(
         lambda: jnp.zeros((len(parts),), bool),
         lambda: jnp.any(jax.vmap(one)(keys).flags, axis=0),
     )
-    return joined([Findings(flags, parts), Findings.of(["loss"], [~jnp.isfinite(loss)])])
+    return joined([NotFinite(flags, parts), NotFinite.of(["loss"], [~jnp.isfinite(loss)])])
 
 
-def trouble_in_optimizer(new: PyTree, old: PyTree) -> Findings:
+def trouble_in_optimizer(new: PyTree, old: PyTree) -> NotFinite:
     """The arrays of an optimizer's state that were finite before the step and are not now.
 
     Diagnostics of a solve do not count, nor does what begins as infinite, such as a best loss.
@@ -118,7 +118,7 @@ def trouble_in_optimizer(new: PyTree, old: PyTree) -> Findings:
         for (path, now), before in zip(_state_leaves(new), _plain_leaves(old), strict=True)
         if is_floating(now)
     ]
-    return Findings.of(
+    return NotFinite.of(
         [f"optimizer{'' if name.startswith('[') else '.'}{name}" for name, _, _ in pairs],
         [~all_finite(now) & all_finite(before) for _, now, before in pairs],
     )
@@ -142,7 +142,7 @@ def finite_throughout(
         optimizer: its state after them.
         before: its state before them.
     """
-    parameters = Findings.in_tree("parameters", params).any
+    parameters = NotFinite.in_tree("parameters", params).any
     state = trouble_in_optimizer(optimizer, before).any
     return jnp.all(jnp.isfinite(losses)) & ~(jnp.any(found) | parameters | state)
 
@@ -164,7 +164,7 @@ def _reacts(node: Any) -> bool:
 
 
 def _is_diagnostic(node: Any) -> bool:
-    return isinstance(node, SolveInfo | Findings)
+    return isinstance(node, SolveInfo | NotFinite)
 
 
 def _state_leaves(state: PyTree) -> list[tuple[tuple[Any, ...], Array]]:

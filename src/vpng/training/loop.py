@@ -14,7 +14,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from vpng.checks import finite_scalar, of_kind, positive_integer, random_key
 from vpng.distributed.layout import Layout, as_layout, compiled
 from vpng.errors import expected
-from vpng.findings import path_name
+from vpng.numerics.trees import path_name
 from vpng.objective import ELBO
 from vpng.problem import AbstractProblem, Parameters, Problem, check_problem
 from vpng.problem.support import check_support
@@ -31,9 +31,9 @@ from vpng.training.guard import Guard
 from vpng.training.placed import placed
 from vpng.training.step import TrainState, init_state
 from vpng.training.watched import Bare, Watched
-from vpng.transform.iterate_average import averaged
+from vpng.transform.iterate_averaging import averaged
 
-Metric = Callable[[Parameters, PRNGKeyArray], Array]
+Measure = Callable[[Parameters, PRNGKeyArray], Array]
 Callback = Callable[[Record, TrainState], bool | None]
 
 Readout = Callable[[TrainState], Parameters]
@@ -88,7 +88,7 @@ class Loop:
         objective: ELBO = ELBO(),
         batch_size: int | None = None,
         record_every: int = 100,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, Measure] | None = None,
         readout: Readout = current,
         guard: Guard | None = Guard(),
         mesh: Mesh | Layout | None = None,
@@ -141,7 +141,7 @@ class Loop:
         self._ended: Bare | Watched | None = None
 
     def on(
-        self, data: PyTree | AbstractData, *, metrics: Mapping[str, Metric] | None = None
+        self, data: PyTree | AbstractData, *, metrics: Mapping[str, Measure] | None = None
     ) -> "Loop":
         """The same compiled steps on other data of the same shapes.
 
@@ -263,7 +263,7 @@ def _warn_of_rejections(outcome: Outcome) -> None:
 
 
 def _compile_metrics(
-    metrics: Mapping[str, Metric], state: TrainState, readout: Readout, layout: Layout | None
+    metrics: Mapping[str, Measure], state: TrainState, readout: Readout, layout: Layout | None
 ) -> Callable[[TrainState], dict[str, float]]:
     if not metrics:
         return lambda state: {}
@@ -272,7 +272,7 @@ def _compile_metrics(
     return lambda state: _floats(measure(state))
 
 
-def _check_names(metrics: Mapping[str, Metric]) -> None:
+def _check_names(metrics: Mapping[str, Measure]) -> None:
     """Refuse metrics that would hide what every record has."""
     for name, metric in metrics.items():
         if name in RESERVED:
@@ -294,7 +294,7 @@ def _floats(values: Mapping[str, Array]) -> dict[str, float]:
 
 
 def _evaluated(
-    metrics: Mapping[str, Metric], state: TrainState, readout: Readout
+    metrics: Mapping[str, Measure], state: TrainState, readout: Readout
 ) -> dict[str, Array]:
     # Apart from the keys of the steps, and the same at every record: common random numbers.
     key = jax.random.fold_in(state.rng_key, 2**32 - 1)

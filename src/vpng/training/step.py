@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from vpng.findings import Findings, findings_in
+from vpng.not_finite import NotFinite, not_finite_in
 from vpng.objective import ELBO, Estimate
 from vpng.problem import AbstractProblem, Parameters
 from vpng.training.data import AbstractData, Batches
@@ -128,11 +128,11 @@ def make_examined_step(
             trouble_in_loss(
                 new.objective_key, problem, objective, state.params, new.batch, new.estimate.loss
             ),
-            Findings.in_tree("gradient", new.gradient),
-            findings_in(new.optimizer),
-            Findings.in_tree("update", new.params),
+            NotFinite.in_tree("gradient", new.gradient),
+            not_finite_in(new.optimizer),
+            NotFinite.in_tree("update", new.params),
             trouble_in_optimizer(new.optimizer, state.optimizer),
-            Findings.none([]),
+            NotFinite.none([]),
         )
         rejected = trouble.rejects(new.estimate.loss)
         keep = lambda now, before: jnp.where(rejected, before, now)
@@ -167,7 +167,7 @@ def make_bare_step(
         next_state = state._replace(
             step=state.step + 1, params=new.params, optimizer=new.optimizer, order=new.order
         )
-        found = findings_in(new.optimizer).any
+        found = not_finite_in(new.optimizer).any
         info = StepInfo(new.estimate.loss, new.estimate.standard_error, found, None)
         return next_state, info, new.loss_at
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree
 
-from vpng.findings import Findings
+from vpng.not_finite import NotFinite
 from vpng.numerics.trees import where
 from vpng.problem import Parameters
 from vpng.run.explosion import Explosions, ExplosionState, went_back
@@ -154,5 +154,5 @@ def watched_step(
 def _with_explosion(info: StepInfo, exploded: Bool[Array, ""]) -> StepInfo:
     trouble = info.trouble
     if trouble is not None:
-        trouble = trouble._replace(explosion=Findings.of([EXPLOSION], [exploded]))
+        trouble = trouble._replace(explosion=NotFinite.of([EXPLOSION], [exploded]))
     return info._replace(rejected=info.rejected | exploded, exploded=exploded, trouble=trouble)

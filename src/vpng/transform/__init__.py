@@ -7,8 +7,8 @@ from vpng.transform.hessian_free import (
     HessianFreeState,
     scale_by_hessian_free,
 )
-from vpng.transform.iterate_average import IterateAverageState, averaged, iterate_average
-from vpng.transform.precondition import (
+from vpng.transform.iterate_averaging import IterateAverageState, averaged, iterate_average
+from vpng.transform.preconditioning import (
     PreconditionState,
     precondition,
     scale_by_natural_gradient,

@@ -23,8 +23,8 @@ from vpng.curvature import Outcome, SolveInfo
 from vpng.curvature.base import no_info, nonnegative, relative_norm, solve_info
 from vpng.curvature.truncated import truncated_conjugate_gradient
 from vpng.errors import expected
-from vpng.findings import Findings
-from vpng.numerics.transformation import transformation
+from vpng.not_finite import NotFinite
+from vpng.numerics.optax_types import transformation
 from vpng.objective import ELBO, Reparameterised, Schedule
 from vpng.problem import AbstractProblem, Parameters, Problem, Site, drawn_from
 from vpng.problem.selection import Selection, unmasked
@@ -150,7 +150,7 @@ class HessianFreeState(NamedTuple):
 
     step: Int[Array, ""]
     info: SolveInfo
-    findings: Findings
+    findings: NotFinite
 
 
 def scale_by_hessian_free(
@@ -188,7 +188,7 @@ def scale_by_hessian_free(
     def init(params: Parameters) -> HessianFreeState:
         active = unmasked(of_problem(params))
         single_or_double("params", active)
-        return HessianFreeState(jnp.zeros((), jnp.int32), no_info(active), Findings.none([SOLVE]))
+        return HessianFreeState(jnp.zeros((), jnp.int32), no_info(active), NotFinite.none([SOLVE]))
 
     def update(
         updates: Parameters,
@@ -228,7 +228,7 @@ def scale_by_hessian_free(
         )
         finite = info.outcome != Outcome.not_finite
         direction = jnp.where(finite, direction, 0.0).astype(flat.dtype)
-        findings = Findings.of([SOLVE], [~finite])
+        findings = NotFinite.of([SOLVE], [~finite])
         moved = filled(unravel(direction), updates)
         return moved, HessianFreeState(state.step + 1, info, findings)
 

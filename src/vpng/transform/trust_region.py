@@ -11,7 +11,7 @@ from vpng.checks import finite_scalar, floating_type
 from vpng.errors import expected
 from vpng.fisher import AbstractMetric, Predictive
 from vpng.numerics.moving_average import mixed
-from vpng.numerics.transformation import transformation
+from vpng.numerics.optax_types import transformation
 from vpng.numerics.trust_region import AFTER_REJECTION
 from vpng.problem import AbstractProblem, Parameters
 from vpng.problem.selection import Selection, unmasked

@@ -12,8 +12,8 @@ from vpng import ELBO
 from vpng.paper.datasets import load_digits
 from vpng.paper.experiments.networks import Factored, network_optimizer
 from vpng.plot.methods import Method
+from vpng.problems.autoencoder import mlp_vae
 from vpng.problems.networks import TRUNCATED_NORMAL
-from vpng.problems.vae import mlp_vae
 from vpng.training import Loop
 from vpng.training.mean_elbo import mean_elbo
 

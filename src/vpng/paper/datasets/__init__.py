@@ -7,7 +7,7 @@ from vpng.paper.datasets.images import Images
 from vpng.paper.datasets.mnist import MNIST_FILES, MNIST_MIRRORS, load_mnist
 from vpng.paper.datasets.movielens import EDITIONS, MOVIELENS_MIRRORS, load_movielens, read_titles
 from vpng.paper.datasets.ratings import read_ratings
-from vpng.paper.datasets.synthetic_ratings import MOVIELENS_20M, SMALL, Shape, synthetic_ratings
+from vpng.paper.datasets.synthetic import MOVIELENS_20M, SMALL, Shape, synthetic_ratings
 from vpng.problems import RatingMatrix, Ratings, UserSplit, rating_matrix, split_users
 
 __all__ = [

@@ -19,13 +19,13 @@ from vpng.distributed import Layout
 from vpng.objective import ELBO
 from vpng.paper.experiments.journal import pack, unpack
 from vpng.paper.experiments.results import Run, mean_and_std, params_sha256
-from vpng.paper.experiments.session import Session, Tell
+from vpng.paper.experiments.session import ProgressReport, Session
 from vpng.plot.methods import Method
 from vpng.problem import AbstractProblem, Parameters
 from vpng.run.interrupted import stop_if_interrupted
 from vpng.training import AbstractData, Blocks, Loop, Record, StopReason
 from vpng.training.blocks import blocks_for
-from vpng.training.loop import Metric
+from vpng.training.loop import Measure
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Train(Protocol):
     """Trains one method: a point of the grid and a seed, for so many steps and seconds."""
 
     def __call__(
-        self, point: GridPoint, seed: int, steps: int, seconds: float | None, tell: Tell
+        self, point: GridPoint, seed: int, steps: int, seconds: float | None, tell: ProgressReport
     ) -> Trained: ...
 
 
@@ -202,7 +202,7 @@ def contest(session: Session, rules: Rules, trainer: Callable[[Method], Train]) 
             method: Method = method,
             compiled: list[Train] = compiled,
         ) -> Trained:
-            def compute(tell: Tell) -> dict[str, Any]:
+            def compute(tell: ProgressReport) -> dict[str, Any]:
                 if not compiled:
                     tell(0.0, "compiling")
                     compiled.append(trainer(method))
@@ -345,7 +345,7 @@ def loop_trainer(
     objective: ELBO,
     batch_size: int | None,
     record_every: int,
-    metrics: Mapping[str, Metric],
+    metrics: Mapping[str, Measure],
     show: str,
     pictures: Callable[[Parameters], dict[str, np.ndarray]] = lambda _: {},
     layout: Layout | None = None,
@@ -381,7 +381,7 @@ def loop_trainer(
     )
 
     def train(
-        point: GridPoint, seed: int, steps: int, seconds: float | None, tell: Tell
+        point: GridPoint, seed: int, steps: int, seconds: float | None, tell: ProgressReport
     ) -> Trained:
         init_key, run_key = jax.random.split(jax.random.key(seed))
         state = loop.init(init(init_key), run_key)

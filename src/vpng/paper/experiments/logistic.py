@@ -19,7 +19,7 @@ from vpng.objective import ELBO
 from vpng.paper.experiments.figures import draw_panels
 from vpng.paper.experiments.results import Headline, Results, Run, mean_and_std, params_sha256
 from vpng.paper.experiments.rules import RULES, adam_or_rmsprop
-from vpng.paper.experiments.session import Session, Tell
+from vpng.paper.experiments.session import ProgressReport, Session
 from vpng.paper.experiments.sweep import Sweep, area_under_curve, sweep
 from vpng.plot.methods import Method
 from vpng.problem import Parameters
@@ -214,7 +214,7 @@ def run(config: LogisticConfig, session: Session | None = None) -> Results:
     )
 
 
-def _method(config: LogisticConfig, method: Method, tell: Tell) -> dict[str, Any]:
+def _method(config: LogisticConfig, method: Method, tell: ProgressReport) -> dict[str, Any]:
     """The runs of the best grid point, their summary, and the scores of the whole grid."""
     problem, split = make_data(config)
     metrics = {

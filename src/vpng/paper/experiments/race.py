@@ -32,7 +32,7 @@ from vpng.plot.methods import Method, label_of
 from vpng.problem import AbstractProblem, Parameters
 from vpng.training import AbstractData, InMemory
 from vpng.training.data import as_data
-from vpng.training.loop import Metric
+from vpng.training.loop import Measure
 from vpng.training.mean_elbo import mean_elbo
 from vpng.transform import GaussNewton, Hessian
 from vpng.transform.hessian_free import AbstractProduct
@@ -280,7 +280,7 @@ def run_race(course: Course, config: RaceConfig, session: Session, name: str) ->
     )
 
 
-def _mean_elbo(config: RaceConfig, problem: AbstractProblem, data: AbstractData) -> Metric:
+def _mean_elbo(config: RaceConfig, problem: AbstractProblem, data: AbstractData) -> Measure:
     if isinstance(data, InMemory):
         some = data.take(jnp.arange(min(len(data), config.evaluated_data)))
         return mean_elbo(problem, some, config.evaluation_particles)

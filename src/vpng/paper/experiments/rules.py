@@ -4,7 +4,7 @@ import jax
 import optax
 from jaxtyping import Array, Bool
 
-from vpng.numerics.transformation import transformation
+from vpng.numerics.optax_types import transformation
 
 RULES = ("adam", "rmsprop")
 """Adam, and RMSProp with decay 0.9."""

@@ -47,7 +47,7 @@ def silent(status: Status) -> None:
 
 
 @dataclass(frozen=True)
-class Tell:
+class ProgressReport:
     """Called by a run with the part of it that is done and a word on how it goes.
 
     Attributes:
@@ -98,7 +98,7 @@ class Session:
         self,
         name: str,
         title: str,
-        compute: Callable[[Tell], dict[str, Any]],
+        compute: Callable[[ProgressReport], dict[str, Any]],
         *,
         cost: float = 1.0,
     ) -> dict[str, Any]:
@@ -128,7 +128,9 @@ class Session:
 
             # Only the first of several processes writes there, and all must do the same.
             directory = from_first(lambda: self._journal and str(self._journal.unfinished(name)))
-            tell = Tell(show, None if directory is None else Checkpoints(directory, keep=2))
+            tell = ProgressReport(
+                show, None if directory is None else Checkpoints(directory, keep=2)
+            )
             tell(0.0, "")
             document = plain(compute(tell))
             self._busy += time.perf_counter() - began

@@ -17,7 +17,7 @@ from vpng.problem import AbstractProblem, Parameters
 from vpng.random import written_out
 from vpng.run.chunk import Chunk, capacity_for, many_steps
 from vpng.run.history import History, Record
-from vpng.run.identity import Identity
+from vpng.run.identity import RunIdentity
 from vpng.run.interrupted import stop_if_interrupted
 from vpng.run.runner import AbstractSteps, Runner
 from vpng.runtime.processors import num_processors
@@ -25,7 +25,7 @@ from vpng.runtime.programs import compiled_program
 from vpng.training import AbstractData, Batches, StepInfo, TrainState, init_state, make_step
 
 OptimizerOf = Callable[[PyTree], optax.GradientTransformation]
-Metric = Callable[[Parameters], Array]
+Measure = Callable[[Parameters], Array]
 
 LANES_AT_A_TIME = 32
 
@@ -59,7 +59,7 @@ def sweep(
     num_seeds: int,
     num_steps: int,
     record_every: int,
-    metrics: Mapping[str, Metric],
+    metrics: Mapping[str, Measure],
     objective: ELBO,
     max_seconds: float | None = None,
     on_record: Callable[[float, str], None] = lambda fraction, text: None,
@@ -139,7 +139,7 @@ class LaneSteps(AbstractSteps[Lanes]):
         num_seeds: int,
         num_steps: int,
         length: int,
-        metrics: Mapping[str, Metric],
+        metrics: Mapping[str, Measure],
         objective: ELBO,
     ) -> None:
         """The arguments are those of `sweep`; a chunk has at most `length` steps."""
@@ -203,9 +203,9 @@ class LaneSteps(AbstractSteps[Lanes]):
     def last_good(self, state: Lanes) -> Lanes:
         return state
 
-    def identity(self, state: Lanes) -> Identity:
+    def identity(self, state: Lanes) -> RunIdentity:
         arguments = (self._lanes[0][0], state.parts[0], self._data, np.int32(1))
-        return Identity.of(state.parts, {"lanes": self._lanes}, self._several, *arguments)
+        return RunIdentity.of(state.parts, {"lanes": self._lanes}, self._several, *arguments)
 
     def joined(self, parts: Sequence[PyTree]) -> PyTree:
         """All lanes of the parts in their order, without those that were repeated."""

@@ -44,7 +44,7 @@ from vpng.paper.experiments.networks import (
 )
 from vpng.paper.experiments.results import Headline, Results, Table, mean_and_std
 from vpng.paper.experiments.rules import RULES
-from vpng.paper.experiments.session import Session, Tell
+from vpng.paper.experiments.session import ProgressReport, Session
 from vpng.plot.methods import Method
 from vpng.problems import Counted, MatrixFactorization, counted, leading_directions
 from vpng.training.mean_elbo import mean_elbo
@@ -184,7 +184,7 @@ def run(config: VmfConfig, session: Session | None = None) -> Results:
         by_split: dict[int, Train] = {}
 
         def train(
-            point: GridPoint, seed: int, steps: int, seconds: float | None, tell: Tell
+            point: GridPoint, seed: int, steps: int, seconds: float | None, tell: ProgressReport
         ) -> Trained:
             if seed not in by_split:
                 tell(0.0, "compiling")

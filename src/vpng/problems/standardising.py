@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vpng.problem import Parameters
-from vpng.problems.networks import Layer
+from vpng.problems.networks import AffineLayer
 
 
 def standardised(parameters: Parameters, data: Float[Array, "n m"]) -> Parameters:
@@ -23,14 +23,14 @@ def standardised(parameters: Parameters, data: Float[Array, "n m"]) -> Parameter
     """
     mean, deviation = jnp.mean(data, axis=0), jnp.std(data, axis=0)
     deviation = jnp.where(deviation > 0, deviation, 1.0)
-    first, *inner = cast(tuple[Layer, ...], parameters.variational)
+    first, *inner = cast(tuple[AffineLayer, ...], parameters.variational)
     kernel = first.kernel / deviation[:, None]
-    *inner, head = Layer(kernel, first.bias - mean @ kernel), *inner
+    *inner, head = AffineLayer(kernel, first.bias - mean @ kernel), *inner
     half = head.kernel.shape[1] // 2
-    head = Layer(head.kernel.at[:, half:].set(0.0), head.bias.at[half:].set(0.0))
-    *outer, last = cast(tuple[Layer, ...], parameters.model)
+    head = AffineLayer(head.kernel.at[:, half:].set(0.0), head.bias.at[half:].set(0.0))
+    *outer, last = cast(tuple[AffineLayer, ...], parameters.model)
     size = len(mean)
     kernel = last.kernel.at[:, :size].multiply(deviation)
     kernel = kernel.at[:, size:].set(0.0)
     bias = last.bias.at[:size].set(mean).at[size:].set(jnp.log(deviation)[: last.bias.size - size])
-    return Parameters((*inner, head), (*outer, Layer(kernel, bias)))
+    return Parameters((*inner, head), (*outer, AffineLayer(kernel, bias)))

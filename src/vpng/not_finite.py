@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from vpng.numerics.trees import all_finite
+from vpng.numerics.trees import all_finite, is_floating, path_name
 
 
-class Findings(eqx.Module):
+class NotFinite(eqx.Module):
     """Named parts of a computation, and which of them were not finite.
 
     Attributes:
@@ -24,18 +24,18 @@ class Findings(eqx.Module):
     parts: tuple[str, ...] = eqx.field(static=True)
 
     @classmethod
-    def none(cls, parts: Sequence[str]) -> "Findings":
+    def none(cls, parts: Sequence[str]) -> "NotFinite":
         """Nothing to report."""
         return cls(jnp.zeros((len(parts),), bool), tuple(parts))
 
     @classmethod
-    def of(cls, parts: Sequence[str], flags: Sequence[Bool[Array, ""]]) -> "Findings":
+    def of(cls, parts: Sequence[str], flags: Sequence[Bool[Array, ""]]) -> "NotFinite":
         """One flag for each part."""
         stacked = jnp.stack(flags) if flags else jnp.zeros((0,), bool)
         return cls(stacked, tuple(parts))
 
     @classmethod
-    def in_tree(cls, title: str, tree: PyTree) -> "Findings":
+    def in_tree(cls, title: str, tree: PyTree) -> "NotFinite":
         """The floating leaves of `tree`, each called "`title` of" and its path."""
         leaves = [
             (path, leaf)
@@ -57,27 +57,17 @@ class Findings(eqx.Module):
         ]
 
 
-def joined(findings: Sequence[Findings]) -> Findings:
+def joined(findings: Sequence[NotFinite]) -> NotFinite:
     """All parts one after the other."""
     flags = [jnp.zeros((0,), bool), *(found.flags for found in findings)]
-    return Findings(jnp.concatenate(flags), sum((found.parts for found in findings), ()))
+    return NotFinite(jnp.concatenate(flags), sum((found.parts for found in findings), ()))
 
 
-def findings_in(tree: PyTree) -> Findings:
+def not_finite_in(tree: PyTree) -> NotFinite:
     """The findings that the parts of an optimizer left in its state."""
-    nodes = jax.tree.leaves(tree, is_leaf=_is_findings)
-    return joined([node for node in nodes if _is_findings(node)])
+    nodes = jax.tree.leaves(tree, is_leaf=_is_one)
+    return joined([node for node in nodes if _is_one(node)])
 
 
-def is_floating(leaf: Any) -> bool:
-    """Whether `leaf` can be not finite at all."""
-    return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-
-
-def path_name(path: tuple[Any, ...]) -> str:
-    """A leaf's path as one would write it in Python."""
-    return jax.tree_util.keystr(path).lstrip(".")
-
-
-def _is_findings(node: Any) -> bool:
-    return isinstance(node, Findings)
+def _is_one(node: Any) -> bool:
+    return isinstance(node, NotFinite)

@@ -72,7 +72,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedLayers:
     """A row function as a program, with its layers marked."""
 
     program: Program
@@ -80,7 +80,7 @@ class Traced:
     uses: dict[str, tuple[Use, ...]]
 
 
-def look_at(operator: FisherOperator, *, dense_limit: int = DENSE_LIMIT) -> Traced:
+def look_at(operator: FisherOperator, *, dense_limit: int = DENSE_LIMIT) -> TracedLayers:
     """Trace the rows of `operator` and find their layers."""
     program = trace(operator.row_function, operator.parameters)
     leaves = by_path(operator.parameters)
@@ -92,7 +92,7 @@ def look_at(operator: FisherOperator, *, dense_limit: int = DENSE_LIMIT) -> Trac
         layer.weight: tuple(use for use in uses if use.weight == layer.weight)
         for layer in structure.layers
     }
-    return Traced(program, structure, kept)
+    return TracedLayers(program, structure, kept)
 
 
 @dataclass(frozen=True)

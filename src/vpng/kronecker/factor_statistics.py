@@ -28,7 +28,7 @@ from vpng.distributed.symmetric import gram
 from vpng.errors import InputError
 from vpng.fisher.operator import FisherOperator
 from vpng.kronecker.coupling import coupled
-from vpng.kronecker.discover import Traced, Use, look_at
+from vpng.kronecker.discovery import TracedLayers, Use, look_at
 from vpng.kronecker.structure import Layer, Structure, by_path, with_leaves
 
 
@@ -175,7 +175,7 @@ Pull = Callable[[Array], tuple[dict[int, Array], dict[str, Array]]]
 
 
 def _taps(
-    traced: Traced, operator: FisherOperator, free: frozenset[str]
+    traced: TracedLayers, operator: FisherOperator, free: frozenset[str]
 ) -> tuple[Array, Pull, dict[int, Array]]:
     """Rows, their pull-back to the layers' outputs and `free` leaves, the layers' activations."""
     leaves = by_path(operator.parameters)

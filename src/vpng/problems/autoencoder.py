@@ -17,7 +17,7 @@ from vpng.errors import InputError, expected
 from vpng.problem import Parameters
 from vpng.problems.amortised import AmortisedNormal
 from vpng.problems.likelihoods import AbstractLikelihood, BernoulliLikelihood, pair
-from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, Layer, Network, mlp, mlp_apply
+from vpng.problems.networks import GLOROT, TRUNCATED_NORMAL, AffineLayer, Network, mlp, mlp_apply
 
 Apply = Callable[[PyTree, Array], PyTree]
 
@@ -174,10 +174,10 @@ def calibrated(setup: Setup, *, gain: float = 2.0, log_scale: float = -1.0) -> P
         raise expected("setup", "a Bernoulli likelihood", type(setup.problem.observation).__name__)
     *inner, head = setup.parameters.variational
     *outer, last = setup.parameters.model
-    if not isinstance(head, Layer) or not isinstance(last, Layer):
+    if not isinstance(head, AffineLayer) or not isinstance(last, AffineLayer):
         raise expected("setup", "perceptrons as made by mlp_vae", type(head).__name__)
     size = setup.problem.latent_dim
-    head = Layer(head.kernel.at[:, :size].multiply(gain), head.bias.at[size:].set(log_scale))
+    head = AffineLayer(head.kernel.at[:, :size].multiply(gain), head.bias.at[size:].set(log_scale))
     mean = jnp.mean(setup.data, axis=0).reshape(-1)
     odds = jnp.log((mean + 0.01) / (1.01 - mean)).astype(last.bias.dtype)
     last = last._replace(bias=odds)

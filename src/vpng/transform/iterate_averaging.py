@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from vpng.checks import finite_scalar, positive_integer
 from vpng.errors import expected
-from vpng.numerics.transformation import transformation
+from vpng.numerics.optax_types import transformation
 
 
 class IterateAverageState(NamedTuple):

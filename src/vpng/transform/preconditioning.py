@@ -11,11 +11,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from vpng.checks import single_or_double
 from vpng.curvature import AbstractCurvature, Outcome, SolveInfo, auto
 from vpng.curvature.base import no_info
-from vpng.damping import AbstractDamping, Situation, as_damping
+from vpng.damping import AbstractDamping, DampingContext, as_damping
 from vpng.errors import expected
-from vpng.findings import Findings
 from vpng.fisher import AbstractMetric, FisherOperator, Predictive, Variational
-from vpng.numerics.transformation import transformation
+from vpng.not_finite import NotFinite
+from vpng.numerics.optax_types import transformation
 from vpng.objective import Schedule
 from vpng.problem import AbstractProblem, Parameters
 from vpng.problem.selection import Selection, unmasked, variational_part
@@ -40,7 +40,7 @@ class PreconditionState(NamedTuple):
     curvature: PyTree
     damping: PyTree
     info: SolveInfo
-    findings: Findings
+    findings: NotFinite
 
 
 def precondition(
@@ -90,7 +90,7 @@ def precondition(
             solver.init(active),
             rule.init(active),
             no_info(active),
-            Findings.none([SOLVE]),
+            NotFinite.none([SOLVE]),
         )
 
     def update(
@@ -115,7 +115,7 @@ def precondition(
             operator = metric.operator(problem, whole, batch, metric_key)
             return operator.restricted(selection.active, selection.embed)
 
-        situation = Situation(state.step, problem, whole, batch, damping_key, here, selection)
+        situation = DampingContext(state.step, problem, whole, batch, damping_key, here, selection)
         mu, damping_state = rule.update(state.damping, situation)
         gradient = selected(updates)
         solution = solver.solve(here, gradient, mu, state.curvature)
@@ -135,7 +135,7 @@ def precondition(
             solution.state,
             damping_state,
             solution.info,
-            Findings.of([SOLVE], [~finite]),
+            NotFinite.of([SOLVE], [~finite]),
         )
 
     return transformation(init, update)

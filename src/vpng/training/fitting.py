@@ -15,7 +15,7 @@ from vpng.run.stopping import Converged
 from vpng.runtime.compilation import USUAL_STEPS
 from vpng.training.data import AbstractData
 from vpng.training.guard import Guard
-from vpng.training.loop import Callback, FitResult, Loop, Metric, Readout, current
+from vpng.training.loop import Callback, FitResult, Loop, Measure, Readout, current
 from vpng.training.step import TrainState
 
 
@@ -32,7 +32,7 @@ def fit(
     max_seconds: float | None = None,
     stop: Converged | None = None,
     record_every: int = 100,
-    metrics: Mapping[str, Metric] | None = None,
+    metrics: Mapping[str, Measure] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     checkpoints: Checkpoints | None = None,
