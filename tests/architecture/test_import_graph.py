@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 LAYERS = (
     ("numerics",),
     ("version", "errors", "extras", "packed", "products", "random"),
-    ("not_finite",),
+    ("not_finite", "numpyro_names"),
     ("checks", "storage", "runtime"),
     ("distributed", "plot"),
     ("problem", "run"),

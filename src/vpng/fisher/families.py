@@ -23,6 +23,7 @@ from numpyro.distributions import transforms
 
 from vpng.fisher.quadrature import negative_binomial_dispersion_information
 from vpng.fisher.unwrap import has_arrays
+from vpng.numpyro_names import mask_of
 
 Family = TypeVar("Family", bound=dist.Distribution)
 
@@ -350,7 +351,7 @@ def _expanded(at: dist.ExpandedDistribution) -> Whiten | None:
 @_family.register(dist.MaskedDistribution)
 def _masked(at: dist.MaskedDistribution) -> Whiten | None:
     def mask(rows: Array, at: dist.MaskedDistribution) -> Array:
-        kept = jnp.broadcast_to(jnp.asarray(at._mask), at.batch_shape)
+        kept = mask_of(at)
         return rows * kept.reshape(kept.shape + (1,) * (rows.ndim - kept.ndim))
 
     return _wrapping(at.base_dist, mask)

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from vpng.fisher.families import Whitened
-from vpng.numerics import cost
+from vpng.numerics import cost, derivatives
 from vpng.problem import leaves_in_use
 from vpng.products import product
 
@@ -61,7 +61,7 @@ class TracedFunction(NamedTuple):
                 moved = dict(zip(part, restore(vector), strict=True))
                 return evaluate([moved.get(index, leaf) for index, leaf in enumerate(leaves)])
 
-            return jax.jacfwd(alone)(moving)
+            return derivatives.jacobian(alone, moving)
 
         parts = _parts([leaf.size for leaf in leaves])
         if len(parts) == 1:
@@ -156,7 +156,7 @@ class Bottleneck(NamedTuple):
             grams = _weighted_grams(jax.vmap(weights)(leaves, self.draws), jacobian(*one))
         else:
             grams = jax.vmap(small)(leaves, self.draws)
-        jacobians = jax.jacfwd(inner)(flat)
+        jacobians = derivatives.jacobian(inner, flat)
         halves = jax.vmap(product)(grams, jacobians).reshape(-1, flat.size)
         return product(jacobians.reshape(-1, flat.size).T, halves)
 
@@ -267,9 +267,7 @@ class FisherOperator:
 
     @cached_property
     def _linearised(self) -> tuple[Callable[[PyTree], Array], Callable[[Array], PyTree]]:
-        _, push = jax.linearize(self.row_function, self.parameters)
-        transposed = jax.linear_transpose(push, self.parameters)
-        return push, lambda rows: transposed(rows)[0]
+        return derivatives.linearised(self.row_function, self.parameters)
 
     def push(self, vector: PyTree) -> Float[Array, "..."]:
         """R v, in the shape of the rows."""

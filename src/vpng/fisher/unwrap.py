@@ -11,6 +11,8 @@ from numpyro.distributions.flows import (
     InverseAutoregressiveTransform,
 )
 
+from vpng.numpyro_names import mask_of
+
 FLOWS = (InverseAutoregressiveTransform, BlockNeuralAutoregressiveTransform)
 """Transforms whose network is a function with its arrays hidden inside."""
 
@@ -45,7 +47,7 @@ def core_of(distribution: dist.Distribution, value: Array) -> Core | None:
         if isinstance(distribution, dist.FoldedDistribution):
             return None
         if isinstance(distribution, dist.MaskedDistribution):
-            own = jnp.broadcast_to(jnp.asarray(distribution._mask), distribution.batch_shape)
+            own = mask_of(distribution)
             mask = own if mask is None else mask & own
         elif isinstance(distribution, dist.Independent) and mask is not None:
             mask = mask.reshape(mask.shape + (1,) * distribution.reinterpreted_batch_ndims)

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, PyTree
 
 from vpng.numerics.optax_types import transformation
 from vpng.numerics.trees import where
-from vpng.numpyro.numpyro_names import NumPyroOptim
 from vpng.numpyro.rules import AbstractRule, Step, StepInputs, by_name, split_by_name
+from vpng.numpyro_names import NumPyroOptim
 from vpng.problem import Parameters
 from vpng.run.explosion import Explosions, ExplosionState, went_back
 from vpng.training.guard import after_rejection, trouble_in_optimizer

@@ -17,8 +17,8 @@ from numpyro.distributions.transforms import Transform
 
 from vpng.errors import InputError, expected
 from vpng.fisher.unwrap import has_arrays, parts_of, unwrapped
-from vpng.numpyro.numpyro_names import Unit
 from vpng.numpyro.triangular import gathered
+from vpng.numpyro_names import Unit
 from vpng.problem import AbstractProblem, Parameters, Site, depends, leaves_in_use, parameters_of
 
 Trace = Mapping[str, dict[str, Any]]

@@ -5,8 +5,8 @@ from typing import Any, NoReturn
 from jaxtyping import PyTree
 
 from vpng.errors import InputError
-from vpng.numpyro.numpyro_names import NumPyroOptim
 from vpng.numpyro.rules import AbstractRule, by_name, split_by_name
+from vpng.numpyro_names import NumPyroOptim
 
 NOT_INITIALISED = (
     "svi_state: expected an SVI that was initialised; call svi.init(rng_key, *args) or "

@@ -17,7 +17,7 @@ from numpyro import infer
 from numpyro.infer.svi import SVIState
 
 from vpng.numerics.trees import Tracer, is_traced
-from vpng.numpyro.numpyro_names import first_looks, without_vain_checks
+from vpng.numpyro_names import first_looks, without_vain_checks
 from vpng.runtime.kept_tracers import kept_tracers, with_values
 from vpng.runtime.programs import compiled_program
 

@@ -38,7 +38,6 @@ from vpng.numpyro.guides import (
 )
 from vpng.numpyro.loader import Epochs
 from vpng.numpyro.network_rule import layers_of, network_rule
-from vpng.numpyro.numpyro_names import NumPyroOptim, without_vain_checks
 from vpng.numpyro.optimizer_rule import OptimizerRule, by_site_name, numpyro_as_optax
 from vpng.numpyro.particles import with_either_map
 from vpng.numpyro.problem import DISCRETE_REMEDY, Call, TracedProblem, traced_problem
@@ -63,6 +62,7 @@ from vpng.numpyro.steps import (
     mean_losses,
     with_strong_types,
 )
+from vpng.numpyro_names import NumPyroOptim, without_vain_checks
 from vpng.objective import Schedule
 from vpng.posterior import Budget, Posterior, guide_moments, log_density, posterior_of
 from vpng.problem import Parameters

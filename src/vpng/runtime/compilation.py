@@ -8,10 +8,11 @@ the same run gets the same options on every machine, and so the same bits.
 
 import math
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import jax
+
+from vpng.numerics.derivatives import parts
 
 KEEP = "VPNG_KEEP_COMPILER_OPTIONS"
 """Set this environment variable to 1 to have every program compiled with all optimisations."""
@@ -67,10 +68,10 @@ def operations(jaxpr: Any, started: int = 0) -> int:
 
 
 def _of_equation(equation: Any, started: int) -> int:
-    parts = [operations(part, started) for part in _parts(equation)]
+    inner = [operations(part, started) for part in parts(equation)]
     name, params = equation.primitive.name, equation.params
-    if parts:
-        whole = max(parts) if name == "cond" else sum(parts)
+    if inner:
+        whole = max(inner) if name == "cond" else sum(inner)
         return whole * params["length"] if name == "scan" else whole
     return started + _of_one(equation)
 
@@ -86,14 +87,6 @@ def _of_one(equation: Any) -> int:
         kernel = equation.invars[1].aval.shape
         return written * math.prod(kernel) // kernel[params["dimension_numbers"].rhs_spec[0]]
     return max(written, *(_size(variable) for variable in equation.invars), 0)
-
-
-def _parts(equation: Any) -> Iterator[Any]:
-    """The programs that an equation runs."""
-    for value in equation.params.values():
-        for part in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(part, "eqns"):
-                yield part
 
 
 def _size(variable: Any) -> int:

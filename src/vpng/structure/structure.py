@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
 from vpng.fisher.operator import FisherOperator
+from vpng.numerics.derivatives import linearised
 from vpng.structure.assembly import Assembly
 from vpng.structure.elimination import Elimination, Factorised, Sparse
 
@@ -49,9 +50,7 @@ class Structure(eqx.Module):
         """
         assert self.assembly is not None
         flat, unravel = ravel_pytree(point)
-        _, push = jax.linearize(lambda vector: rows(unravel(vector)).ravel(), flat)
-        transposed = jax.linear_transpose(push, flat)
-        pull = lambda vector: transposed(vector)[0]
+        push, pull = linearised(lambda vector: rows(unravel(vector)).ravel(), flat)
         matrix = self.assembly(push, self.elimination, flat.dtype)
         signs = jax.random.rademacher(jax.random.key(0), flat.shape, flat.dtype)
         wanted = pull(push(signs))

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import warnings
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from numpyro import infer
 from numpyro.infer import Trace_ELBO
@@ -103,6 +106,67 @@ def mutable_state_survives_several_particles(y):
     assert count(after) == count(begun) + 1
 
 
+@shows("the end of a run")
+def a_run_that_leads_nowhere_stops(y):
+    bad = jnp.full_like(y, jnp.nan)
+    run = lambda svi: svi.run(KEY, 200, bad, progress_bar=False).losses
+    with numpyro.validation_enabled(False):
+        theirs = infer.SVI(normal_mean, normal_guide, numpyro.optim.Adam(0.1), Trace_ELBO())
+        assert run(theirs).shape == (200,)
+        with pytest.warns(RuntimeWarning, match="not finite"):
+            losses = run(SVI(normal_mean, normal_guide, loss=Trace_ELBO()))
+    assert 30 <= len(losses) < 200
+
+
+@shows("explosions")
+def a_leap_far_away_is_taken_back(y):
+    def leap(updates, count, params=None):
+        far = jnp.where(count == 30, 1000.0, 0.0)
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, far), updates), count + 1
+
+    optim = optax.GradientTransformation(lambda params: jnp.zeros((), int), leap)
+    theirs, ours = (
+        make(normal_mean, fixed_width, optim, Trace_ELBO()) for make in (infer.SVI, SVI)
+    )
+    reached = lambda svi: svi.run(KEY, 40, y, progress_bar=False).params["location"]
+    assert reached(theirs) == 1000.0
+    with pytest.warns(RuntimeWarning, match="exploded once"):
+        assert reached(ours) == 0.0
+
+
+def fixed_width(y):
+    numpyro.sample("mean", dist.Normal(numpyro.param("location", 0.0), 0.5))
+
+
+@shows("warnings")
+def what_numpyro_says_nothing_about(y):
+    def model(y):
+        numpyro.factor("small", -0.1)
+        normal_mean(y)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        infer.SVI(model, normal_guide, numpyro.optim.Adam(0.1), Trace_ELBO()).init(KEY, y)
+    with pytest.warns(UserWarning, match=r"numpyro\.factor"):
+        SVI(model, normal_guide).init(KEY, y)
+
+
+@shows("names of our own")
+def arguments_of_these_names_are_not_the_models(y):
+    def model(y, mesh):
+        numpyro.sample("y", dist.Normal(numpyro.sample("mean", dist.Normal(0.0, 1.0)), mesh), obs=y)
+
+    guide = lambda y, mesh: normal_guide(y)
+    infer.SVI(model, guide, numpyro.optim.Adam(0.1), Trace_ELBO(), mesh=2.0).init(KEY, y)
+    with pytest.raises(InputError, match="mesh"):
+        SVI(model, guide, mesh=2.0)
+    SVI(partial(model, mesh=2.0), partial(guide, mesh=2.0)).init(KEY, y)
+    names = lambda function: set(inspect.signature(function).parameters)
+    item = text_of_the_list().split("**names of our own.**")[1].split("\n- ")[0]
+    own = (names(SVI) - names(infer.SVI)) | (names(SVI.run) - names(infer.SVI.run))
+    assert own | {"SVI", "run", "functools.partial"} == set(re.findall("`(.+?)`", item))
+
+
 @shows("random numbers")
 def update_has_random_numbers_of_its_own(y):
     optim = numpyro.optim.Adam(0.1)
@@ -113,12 +177,14 @@ def update_has_random_numbers_of_its_own(y):
     assert theirs.update(state, y)[1] != ours.update(same, y)[1]
 
 
+def text_of_the_list():
+    text = PAGE.read_text(encoding="utf-8")
+    return text.split("## Differences from NumPyro")[1].split("\n## ")[0]
+
+
 def listed():
     """The first words, in bold, of every item of the page's list."""
-    text = (
-        PAGE.read_text(encoding="utf-8").split("## Differences from NumPyro")[1].split("\n## ")[0]
-    )
-    return re.findall(r"^- \*\*(.+?)\.\*\*", text, flags=re.MULTILINE)
+    return re.findall(r"^- \*\*(.+?)\.\*\*", text_of_the_list(), flags=re.MULTILINE)
 
 
 def test_the_page_lists_what_is_shown_here_and_nothing_else():

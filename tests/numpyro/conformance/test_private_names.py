@@ -9,13 +9,18 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro import optim
+from numpyro.distributions import distribution as distributions
+from numpyro.distributions import transforms
+from numpyro.infer import autoguide, elbo, svi
 from numpyro.infer.autoguide import AutoNormal
 
-from vpng.numpyro.numpyro_names import (
+from vpng.numpyro_names import (
     CHECKED_WITH,
     NumPyroOptim,
     Unit,
     first_looks,
+    mask_of,
     optax_to_numpyro,
     without_vain_checks,
 )
@@ -29,9 +34,47 @@ def private_imports(path):
             yield from (alias.name for alias in node.names if alias.name.startswith("_"))
 
 
+def private_attributes(path):
+    """Of other objects than the own one; those of named tuples are public."""
+    public = {"_replace", "_fields", "_asdict", "_make"}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and node.attr[1] != "_":
+            own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+            if not own and node.attr not in public:
+                yield node.attr
+
+
+def names_of_numpyro():
+    """Private methods and attributes of its distributions, guides, losses and optimizers."""
+    modules = (distributions, autoguide, elbo, svi, optim, transforms)
+    for module in modules:
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                yield node.name
+            elif isinstance(node, ast.Attribute):
+                yield node.attr
+
+
 def test_one_file_imports_them():
     found = {path.name for path in SOURCE.rglob("*.py") if list(private_imports(path))}
     assert found == {"numpyro_names.py"}
+
+
+def test_one_file_reads_them():
+    theirs = {name for name in names_of_numpyro() if name.startswith("_")}
+    ours = {
+        node.name
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    found = {
+        (path.name, name)
+        for path in SOURCE.rglob("*.py")
+        for name in private_attributes(path)
+        if name in theirs - ours
+    }
+    assert found == {("numpyro_names.py", "_mask"), ("numpyro_names.py", "_setup_prototype")}
 
 
 def test_this_version_was_checked():
@@ -46,6 +89,9 @@ def test_what_is_relied_on():
     assert wrapped.get_params(state)["a"] == -0.5
     trace = numpyro.handlers.trace(lambda: numpyro.factor("f", 1.0)).get_trace()
     assert isinstance(trace["f"]["fn"], Unit)
+    masked = dist.Normal(jnp.zeros(3), 1.0).mask(jnp.array([True, False, True]))
+    assert mask_of(masked).tolist() == [True, False, True]
+    assert mask_of(dist.Normal(jnp.zeros(2), 1.0).mask(False)).tolist() == [False, False]
 
 
 def one_latent():

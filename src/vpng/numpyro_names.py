@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from numpyro.distributions.distribution import Distribution, Unit
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+from numpyro.distributions.distribution import Distribution, MaskedDistribution, Unit
 from numpyro.infer import autoguide, util
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import ModelInfo
@@ -27,9 +29,15 @@ __all__ = [
     "NumPyroOptim",
     "Unit",
     "first_looks",
+    "mask_of",
     "optax_to_numpyro",
     "without_vain_checks",
 ]
+
+
+def mask_of(distribution: MaskedDistribution) -> Bool[Array, "..."]:
+    """What a distribution counts of its batch."""
+    return jnp.broadcast_to(jnp.asarray(distribution._mask), distribution.batch_shape)
 
 
 class FirstLook(NamedTuple):
