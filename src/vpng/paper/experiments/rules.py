@@ -1,5 +1,7 @@
 """The rules that the paper puts on top of every direction."""
 
+from typing import Any
+
 import jax
 import optax
 from jaxtyping import Array, Bool
@@ -21,7 +23,10 @@ def adam_or_rmsprop(rmsprop: Bool[Array, ""] | bool) -> optax.GradientTransforma
         updates: optax.Updates,
         state: tuple[optax.OptState, optax.OptState],
         params: optax.Params | None = None,
+        **extra_args: Any,
     ) -> tuple[optax.Updates, tuple[optax.OptState, optax.OptState]]:
+        del extra_args
+
         def by_adam() -> tuple:
             new, adam_state = adam.update(updates, state[0], params)
             return new, (adam_state, state[1])
