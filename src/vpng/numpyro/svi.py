@@ -194,7 +194,7 @@ class SVI(infer.SVI):
         constrained = self._constrain(params)
         return {name: constrained[name] for name in params}
 
-    def evaluate(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> Array:
+    def evaluate(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> Array | dict[str, Array]:
         """The loss at the parameters and mutable state; see `numpyro.infer.SVI.evaluate`."""
         kwargs = {**kwargs, **self.static_kwargs}
         held = Call(args, kwargs, {}, svi_state.mutable_state or {}).fixed
@@ -202,7 +202,7 @@ class SVI(infer.SVI):
         # The key of NumPyro's own `update`, given this state.
         _, key = jax.random.split(svi_state.rng_key)
         loss = with_either_map(self.loss)
-        return jnp.asarray(loss.loss(key, values, self.model, self.guide, *args, **kwargs))
+        return loss.loss(key, values, self.model, self.guide, *args, **kwargs)
 
     def update(
         self,

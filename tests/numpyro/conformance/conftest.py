@@ -26,6 +26,15 @@ def make_svi(request):
     return request.param
 
 
+RARELY = pytest.param(with_optim, marks=pytest.mark.exhaustive)
+
+
+@pytest.fixture(params=[theirs, automatic, RARELY], ids=lambda make: make.__name__)
+def make_usual(request):
+    """The same where there are many programs, whose start and loss do not depend on the optim."""
+    return request.param
+
+
 @pytest.fixture(params=[automatic, with_optim], ids=lambda make: make.__name__)
 def make_ours(request):
     """Ours alone, for what NumPyro does not do."""

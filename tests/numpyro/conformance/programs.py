@@ -10,6 +10,7 @@ import numpy as np
 import numpyro
 from numpyro import infer
 from numpyro.infer import Trace_ELBO
+from numpyro.infer.svi import SVIState
 
 from vpng.numpyro import SVI
 
@@ -34,23 +35,33 @@ class Program(NamedTuple):
         return make(self.model, self.guide, loss, **self.static)
 
 
+class Begun(NamedTuple):
+    """What NumPyro makes of a program."""
+
+    svi: infer.SVI
+    state: SVIState
+    params: dict[str, Any]
+    loss: jax.Array
+
+
 def as_numpyro(make, program: Callable[[], Program]):
     """The same start and the same loss from the same key; a step keeps the shapes of the state."""
-    mine = program()
-    svi = mine.made_by(make)
-    state = svi.init(KEY, *mine.args, **mine.kwargs)
+    mine, its = program(), with_numpyro(program)
+    svi, state = mine.made_by(make), its.state
     if isinstance(svi, SVI):
-        params, loss = with_numpyro(program)
-        assert_same(svi.get_params(state), params)
+        state = svi.init(KEY, *mine.args, **mine.kwargs)
+        assert_same(svi.get_params(state), its.params)
         # One operation after the other: they are the same in all programs, and compiled already.
-        assert_same(svi.evaluate(state, *mine.args, **mine.kwargs), loss)
+        assert_same(svi.evaluate(state, *mine.args, **mine.kwargs), its.loss)
+    else:
+        svi = its.svi
     after, loss = jax.eval_shape(svi.update, state, *mine.args, **mine.kwargs)
     assert shapes(after) == shapes(state)
     assert loss.shape == ()
 
 
 @cache
-def with_numpyro(program: Callable[[], Program]):
+def with_numpyro(program: Callable[[], Program]) -> Begun:
     """The parameters that NumPyro begins with, and the loss there."""
     its = program()
     make = lambda model, guide, loss, **static: infer.SVI(
@@ -63,7 +74,8 @@ def with_numpyro(program: Callable[[], Program]):
     # Its `evaluate` loses the mutable state, and then has no value for some networks.
     values = {**params, **(state.mutable_state or {})}
     named = {**its.kwargs, **its.static}
-    return params, svi.loss.loss(key, values, its.model, its.guide, *its.args, **named)
+    loss = svi.loss.loss(key, values, its.model, its.guide, *its.args, **named)
+    return Begun(svi, state, params, loss)
 
 
 def lowers_the_loss(make, program: Callable[[], Program], steps: int = STEPS):

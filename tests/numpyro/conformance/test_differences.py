@@ -36,7 +36,7 @@ def shows(name):
 @shows("what is not finite")
 def update_drops_what_is_not_finite(y):
     bad = jnp.array([jnp.nan, 1.0, 1.0, 1.0, 1.0])
-    moved = lambda svi: svi.get_params(svi.update(svi.init(KEY, y), bad)[0])["location"]
+    moved = lambda svi: svi.get_params(jax.jit(svi.update)(svi.init(KEY, y), bad)[0])["location"]
     with numpyro.validation_enabled(False):
         optim = numpyro.optim.Adam(0.1)
         assert np.isnan(moved(infer.SVI(normal_mean, normal_guide, optim, Trace_ELBO())))
@@ -101,7 +101,7 @@ def mutable_state_survives_several_particles(y):
     assert after.mutable_state is None
     ours = SVI(model, normal_guide, optim, loss)
     begun = ours.init(KEY, y)
-    after, _ = ours.update(begun, y)
+    after, _ = jax.jit(ours.update)(begun, y)
     count = lambda state: float(state.mutable_state["noted"]["count"])
     assert count(after) == count(begun) + 1
 
@@ -174,7 +174,7 @@ def update_has_random_numbers_of_its_own(y):
     ours = SVI(normal_mean, normal_guide, optim, Trace_ELBO())
     state, same = theirs.init(KEY, y), ours.init(KEY, y)
     np.testing.assert_allclose(theirs.evaluate(state, y), ours.evaluate(same, y), rtol=1e-6)
-    assert theirs.update(state, y)[1] != ours.update(same, y)[1]
+    assert theirs.update(state, y)[1] != jax.jit(ours.update)(same, y)[1]
 
 
 def text_of_the_list():

@@ -80,13 +80,13 @@ def test_arguments_vary_and_static_ones_do_not(make_svi):
 
 
 def test_stable_update_keeps_the_state_if_the_loss_is_not_finite(svi):
-    state = svi.init(KEY, Y)
+    state, update = svi.init(KEY, Y), jax.jit(svi.stable_update)
     with numpyro.validation_enabled(False):
-        after, loss = jax.jit(svi.stable_update)(state, np.full_like(Y, np.nan))
+        after, loss = update(state, np.full_like(Y, np.nan))
     assert not np.isfinite(loss)
     jax.tree.map(np.testing.assert_array_equal, svi.get_params(after), svi.get_params(state))
     for _ in range(2):
-        after, loss = jax.jit(svi.stable_update)(after, Y)
+        after, loss = update(after, Y)
     assert np.isfinite(loss)
     assert svi.get_params(after)["location"] != svi.get_params(state)["location"]
 
