@@ -8,8 +8,9 @@ import pytest
 
 from vpng import ELBO, InputError, Predictive, Probed, optimizers
 from vpng.kronecker import GradientFactors, InputsAndOutputs, discover, in_eigenbasis
-from vpng.kronecker.eigenbasis import Basis, _turned, leading_eigenvectors
+from vpng.kronecker.basis import Basis, leading_eigenvectors
 from vpng.kronecker.structure import by_path
+from vpng.kronecker.turned_state import turned_state
 from vpng.problems import mlp_vae
 from vpng.training import fit, iterate_averaged
 
@@ -76,7 +77,7 @@ def test_second_moments_turn_with_the_squares():
     moments = np.random.default_rng(4).random((5, 4), np.float32)
     state = optax.ScaleByAdamState(np.zeros((), np.int32), {"w": moments}, {"w": moments})
     before, after = {"w": Basis(old, out_old)}, {"w": Basis(new, out_new)}
-    (turned,) = jax.jit(_turned)((state,), before, after)
+    (turned,) = jax.jit(turned_state)((state,), before, after)
     rotation, out_rotation = new.T @ old, out_old.T @ out_new
     np.testing.assert_allclose(turned.mu["w"], rotation @ moments @ out_rotation, rtol=1e-4)
     squares = rotation**2 @ moments @ out_rotation**2

@@ -8,17 +8,16 @@ from vpng.kronecker.averages import Averages
 from vpng.kronecker.base import AbstractKronecker, KroneckerState
 from vpng.kronecker.block_diagonal import Kronecker
 from vpng.kronecker.discovery import discover
-from vpng.kronecker.eigenbasis import (
+from vpng.kronecker.eigenbasis import EigenbasisState, in_eigenbasis
+from vpng.kronecker.factor_damping import AbstractFactorDamping, FactoredTikhonov, PerFactor
+from vpng.kronecker.factor_source import (
     AbstractSides,
     AbstractSource,
-    EigenbasisState,
     FisherFactors,
     GradientFactors,
     Inputs,
     InputsAndOutputs,
-    in_eigenbasis,
 )
-from vpng.kronecker.factor_damping import AbstractFactorDamping, FactoredTikhonov, PerFactor
 from vpng.kronecker.factor_statistics import Factors, Statistics, statistics, zero_statistics
 from vpng.kronecker.matrices import AbstractRank, FullRank, LogarithmicRank
 from vpng.kronecker.structure import Layer, Other, Structure
