@@ -178,7 +178,8 @@ def main() -> None:
 def run(report: dict[str, Any], path: Path, options: argparse.Namespace) -> None:
     """Every part that was asked for and is not known."""
     from answer.contenders import CONTENDERS
-    from answer.models import MODELS, num_latents
+    from answer.models import MODELS
+    from zoo.case import num_latents
 
     before = [BEFORE] if options.before else []
     contenders = options.contenders or [*before, *CONTENDERS]

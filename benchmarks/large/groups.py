@@ -10,6 +10,9 @@ from numpyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 
 from zoo.case import Case
 
+NUM_DRAWS = 64
+"""For an ELBO: with the same draws for all, enough to tell two fits of thousands of latents."""
+
 
 def cases() -> Iterator[Case]:
     """All of them."""
@@ -24,7 +27,8 @@ def cases() -> Iterator[Case]:
 def make(name, run, args, guide=AutoNormal) -> Case:
     """A case with one of the factorised guides."""
     arrays = tuple(jnp.asarray(array) for array in args)
-    return Case(name, guide.__name__, run, lambda: guide(run), arrays)
+    draws = (NUM_DRAWS, NUM_DRAWS)
+    return Case(name, guide.__name__, run, lambda: guide(run), arrays, elbo_samples=draws)
 
 
 def slopes(group, x, y, num_groups=5000):

@@ -1,11 +1,15 @@
 """One model with one guide and its data."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro import handlers
+from numpyro.infer import init_to_feasible
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 
@@ -37,6 +41,20 @@ class Case:
     def name(self) -> str:
         """Unique over all cases."""
         return f"{self.model}/{self.guide}"
+
+
+def num_latents(case: Case) -> int:
+    """Numbers that are not known."""
+
+    def values() -> dict[str, jax.Array]:
+        model = handlers.substitute(handlers.seed(case.run, 0), substitute_fn=init_to_feasible)
+        return {
+            name: site["value"]
+            for name, site in handlers.trace(model).get_trace(*case.args).items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
+
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(values)))
 
 
 def normal_guides(model: str, run: Callable, args: tuple, *, full: bool = True) -> tuple[Case, ...]:
