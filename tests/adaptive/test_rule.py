@@ -273,6 +273,7 @@ def test_a_rejected_step_is_followed_by_none_where_old_gradients_are_not_known()
     worse = jax.tree.map(lambda leaf: leaf + 100.0, state.accepted)
     state = state._replace(
         step=jnp.asarray(3, jnp.int32),
+        begun=jnp.asarray(True),
         candidate=worse,
         gradient=jax.tree.map(jnp.ones_like, state.accepted),
         promise=state.promise._replace(square=jnp.asarray(1.0)),
@@ -322,7 +323,7 @@ def test_noise_of_the_steps_own_making_is_no_excuse(after, accepted):
     metric_at = lambda params: lambda: FisherOperator(params, lambda p: p.variational["x"])
     state = rule.init(start())
     promise = state.promise._replace(gain=jnp.asarray(100.0))
-    state = state._replace(step=jnp.ones((), jnp.int32), promise=promise)
+    state = state._replace(begun=jnp.asarray(True), promise=promise)
     info = jax.jit(lambda state: rule.step(state, Losses(), metric_at)[1])(state)
     assert bool(info.accepted) is accepted
 
@@ -343,6 +344,26 @@ def test_a_start_with_much_noise_begins_with_shorter_steps(noise, share, first):
     state = rule.init(start())._replace(longest=jnp.asarray(0.3))
     state = step(state, np.where(first, np.nan, draws))
     if first:
-        # The start again, which is as good as itself: without noise steps grow by two.
-        state, share = step(state, draws), {0.3: 0.6}.get(share, share)
+        # A start that is drawn in is a first step too.
+        state = step(state, draws)
     assert state.longest == pytest.approx(share)
+
+
+def test_a_start_whose_loss_overflows_is_drawn_in_until_it_does_not():
+    """Finite within a distance of one from zero: 4, 2, 1, 1/2; then the steps begin."""
+    rule = Adaptive(AveragedDense(), 1)
+    rows = lambda params: ROOT.T @ params.variational["x"]
+    metric_at = lambda params: lambda: FisherOperator(params, rows)
+    near = lambda params: jnp.all(jnp.abs(params.variational["x"]) < 1.0)
+    loss = lambda params, draw: jnp.where(near(params), quadratic(params), jnp.nan)
+    step = jax.jit(lambda state: rule.step(state, Drawn(loss, np.zeros((2, 1, 2))), metric_at))
+    state = rule.init(jax.tree.map(lambda leaf: jnp.full_like(leaf, 4.0), start()))
+    for _ in range(3):
+        state, info = step(state)
+        assert not bool(info.accepted)
+        assert not bool(state.begun)
+        assert state.damping == pytest.approx(rule.initial_damping)
+    state, info = step(state)
+    assert bool(info.accepted)
+    np.testing.assert_allclose(state.accepted.variational["x"], 0.5)
+    assert np.all(np.isfinite(state.candidate.variational["x"]))

@@ -16,7 +16,7 @@ from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, autoguide
 from scipy import stats
 from scipy.special import expit
 
-from vpng import Predictive
+from vpng import BayesianNetwork, Predictive
 from vpng.errors import InputError
 from vpng.numpyro import SVI, Call
 
@@ -136,6 +136,7 @@ def test_features_of_models(name):
     svi = SVI(model, guide, loss=Trace_ELBO(num_particles=4))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
+        SVI(model, guide, fisher=BayesianNetwork()).init(KEY, *data)
         state = jax.jit(svi.init)(KEY, *data)
         result = svi.run(KEY, 50, *data, init_state=state, progress_bar=False)
     assert np.all(np.isfinite(result.losses))

@@ -5,6 +5,7 @@ from vpng.adaptive.eliminated import Eliminated
 from vpng.adaptive.geometry import AbstractGeometry, Evaluation, Objective, Particles, Prepared
 from vpng.adaptive.linearised import Linearised
 from vpng.adaptive.location_scale import Cholesky, LocationScale, PerCoordinate
+from vpng.adaptive.low_rank import LowRank
 from vpng.adaptive.many_locations import ManyLocations
 from vpng.adaptive.rule import Adaptive, AdaptiveInfo, AdaptiveState
 from vpng.adaptive.stiffness import Stiffness
@@ -20,6 +21,7 @@ __all__ = [
     "Evaluation",
     "Linearised",
     "LocationScale",
+    "LowRank",
     "ManyLocations",
     "Objective",
     "Particles",

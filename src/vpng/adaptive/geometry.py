@@ -150,9 +150,22 @@ class AbstractGeometry(eqx.Module, Generic[State]):
     def remembers(self) -> bool:
         return True
 
-    def evaluate(self, objective: Objective, params: Parameters) -> Evaluation:
-        """The loss and its gradients at a point, with as little noise as the geometry allows."""
+    def evaluate(
+        self, objective: Objective, params: Parameters, state: State | None = None
+    ) -> Evaluation:
+        """The loss and its gradients at a point, with as little noise as the geometry allows.
+
+        Args:
+            objective: the loss with this step's random numbers.
+            params: the point.
+            state: what is carried, of which a control variate may be made.
+        """
         return objective.halves(params)
+
+    def drawn_in(self, params: Parameters) -> Parameters:
+        """A start nearer to zero, for one whose loss is not finite."""
+        halved = jax.tree.map(lambda leaf: 0.5 * leaf, params.variational)
+        return params._replace(variational=halved)
 
     def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
         """The largest multiple of the direction that every block may be moved by."""

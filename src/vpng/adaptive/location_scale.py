@@ -275,35 +275,64 @@ class LocationScale(AbstractGeometry[AveragedMetric]):
     kind: AbstractScale
     loudest: float = 60.0
 
-    def evaluate(self, objective: Objective, params: Parameters) -> Evaluation:
+    def evaluate(
+        self, objective: Objective, params: Parameters, state: PyTree = None
+    ) -> Evaluation:
         """All from the derivatives of every particle in its location: f_k, and S^-T eps_k."""
         particles = objective.by_particle(*self.centre(params))
         if particles is None:
             return objective.halves(params)
         constrained, _ = self._scale(params)
-        scale, split = self.kind.join(constrained)
+        scale, _ = self.kind.join(constrained)
+        flat = jax.vmap(lambda centre: ravel_pytree(centre)[0])
+        of_latents = jax.vmap(lambda centre: ravel_pytree(centre[1])[0])
+        gradients = flat(particles.gradients)
+        scores = flat(particles.scores) / self.kind.num_data
+        noises = self.kind.noises(scale, of_latents(particles.scores))
         entropy = self.kind.entropy(scale)
-        _, push = jax.vjp(self._constrain, self._raw(params))
-        count = particles.losses.size // 2
-        by_half = lambda leaf: leaf.reshape(2, count, *leaf.shape[1:])
-
-        def half(centre: PyTree, locations: Array, noises: Array) -> Parameters:
-            (raw,) = push(split(self.kind.centred(locations, noises) - entropy))
-            model, means = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), centre)
-            named = zip((*self.locations, *self.scales), (*means, *raw), strict=True)
-            return Parameters(dict(named), model)
-
-        everything = jax.vmap(lambda centre: ravel_pytree(centre)[0])
-        flat = jax.vmap(lambda centre: ravel_pytree(centre[1])[0])
-        scores = jax.tree.map(lambda leaf: leaf / self.kind.num_data, particles.scores)
-        noises = self.kind.noises(scale, flat(particles.scores))
-        pieces = lambda tree: jax.tree.map(by_half, (tree, flat(tree), noises))
         return Evaluation(
             particles.losses,
-            jax.vmap(half)(*pieces(particles.gradients)),
-            jax.vmap(half)(*pieces(scores)),
-            (everything(particles.gradients), everything(scores)),
+            self._by_half(params, gradients, noises, entropy),
+            self._by_half(params, scores, noises, entropy),
+            (gradients, scores),
         )
+
+    def _by_half(
+        self,
+        params: Parameters,
+        centres: Float[Array, "K n"],
+        noises: Float[Array, "K d"],
+        known: Float[Array, "..."],
+    ) -> Parameters:
+        """Gradients of both halves from those of every particle in the centre.
+
+        Args:
+            params: the point.
+            centres: one of every particle, f_k.
+            noises: of every particle, eps_k.
+            known: what is subtracted from the mean of f_k eps_k^T.
+        """
+        constrained, _ = self._scale(params)
+        _, split = self.kind.join(constrained)
+        _, push = jax.vjp(self._constrain, self._raw(params))
+        flat, unravel = self._flat(params)
+        first = flat.size - noises.shape[1]
+
+        def half(centres: Array, noises: Array) -> Parameters:
+            (raw,) = push(split(self.kind.centred(centres[:, first:], noises) - known))
+            model, means = unravel(jnp.mean(centres, axis=0))
+            return self._joined(params, model, means, raw)
+
+        count = centres.shape[0] // 2
+        by_half = lambda leaf: leaf.reshape(2, count, *leaf.shape[1:])
+        return jax.vmap(half)(by_half(centres), by_half(noises))
+
+    def drawn_in(self, params: Parameters) -> Parameters:
+        """Locations and scales of half the size."""
+        scales, unconstrain = self._scale(params)
+        _, locations = self._centre_of(params)
+        half = lambda leaves: tuple(0.5 * leaf for leaf in leaves)
+        return self._joined(params, params.model, half(locations), unconstrain(half(scales)))
 
     def longest(self, direction: Parameters, params: Parameters) -> Float[Array, " blocks"]:
         # With few draws in many dimensions a step can turn S inside out.

@@ -40,7 +40,9 @@ class ManyLocations(LocationScale):
 
     curvature: AbstractCurvature = eqx.field(default_factory=by_shape)
 
-    def evaluate(self, objective: Objective, params: Parameters) -> Evaluation:
+    def evaluate(
+        self, objective: Objective, params: Parameters, state: UnitState | None = None
+    ) -> Evaluation:
         # The covariance of all particles' gradients would be a matrix of all latents.
         return super().evaluate(objective, params)._replace(draws=None)
 

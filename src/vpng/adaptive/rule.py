@@ -63,6 +63,7 @@ class AdaptiveState(NamedTuple):
         regression: of the gradient on the control variate.
         rejections: steps in a row that were rejected, or had no direction.
         metrics: number of metrics in the geometry's average.
+        begun: whether a loss was ever finite; until then the start is drawn in.
     """
 
     step: Int[Array, ""]
@@ -77,6 +78,7 @@ class AdaptiveState(NamedTuple):
     regression: ControlCoefficient
     rejections: Int[Array, ""]
     metrics: Int[Array, ""]
+    begun: Bool[Array, ""]
 
 
 class AdaptiveInfo(NamedTuple):
@@ -163,6 +165,7 @@ class Adaptive(eqx.Module):
             regression=ControlCoefficient.none(num_blocks, dtype),
             rejections=jnp.zeros((), jnp.int32),
             metrics=jnp.zeros((), jnp.int32),
+            begun=jnp.zeros((), bool),
         )
 
     def step(
@@ -179,7 +182,7 @@ class Adaptive(eqx.Module):
             metric_at: makes the metric at any point.
         """
         tolerated = self.geometry.tolerated_noise
-        evaluation = self.geometry.evaluate(objective, state.candidate)
+        evaluation = self.geometry.evaluate(objective, state.candidate, state.geometry)
         before = objective.at(state.accepted)
         gradient, apart = self._controlled(evaluation, state.regression)
         trial = self._judged(state, before, evaluation, gradient)
@@ -214,22 +217,27 @@ class Adaptive(eqx.Module):
         step = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), step, point)
         square = prepared.square(step)
         raised = self.trust_region.after_failure(trial.damping)
-        damping = jnp.where(solved, trial.damping, raised)
+        begun = state.begun | accepted
+        damping = jnp.where(solved | ~begun, trial.damping, raised)
+        nearer = self.geometry.drawn_in(state.candidate)
+        candidate = trees.where(begun, jax.tree.map(jnp.add, point, step), nearer)
+        promise = Promise(-trees.inner(here, step) - 0.5 * square, square)
         next_state = AdaptiveState(
             step=state.step + 1,
             accepted=point,
-            candidate=jax.tree.map(jnp.add, point, step),
+            candidate=candidate,
             gradient=here,
             geometry=prepared.state if carried is None else carried,
             damping=damping,
             longest=longest,
-            promise=Promise(-trees.inner(here, step) - 0.5 * square, square),
+            promise=trees.where(begun, promise, Promise.none(square.dtype)),
             signal=self.signal_and_noise.updated(
                 state.signal, products, state.step, tolerated, self.num_data, usable
             ),
             regression=state.regression.updated(products, state.step, usable),
             rejections=jnp.where(usable, 0, state.rejections + 1),
             metrics=state.metrics + ((weight > 0) & prepared.finite),
+            begun=begun,
         )
         loss = jnp.mean(jnp.where(accepted, evaluation.losses, before))
         info = AdaptiveInfo(loss, accepted, length, damping, trial.ratio, evaluation.written)
@@ -254,7 +262,7 @@ class Adaptive(eqx.Module):
         gradient: Parameters,
     ) -> Trial:
         """Whether the candidate is accepted, and what follows for the next step."""
-        after, first = evaluation.losses, state.step == 0
+        after, first = evaluation.losses, ~state.begun
         finite = jnp.all(jnp.isfinite(after)) & trees.all_finite(gradient)
         plausible = self.acceptance.accepts(state.promise.gain, before, after, self.num_data)
         accepted = finite & (first | plausible)

@@ -2,6 +2,7 @@
 
 from vpng.fisher.estimator import AbstractEstimator, Exact, Probed, Sampled
 from vpng.fisher.families import has_closed_form, whiten
+from vpng.fisher.log_factors import LogFactors
 from vpng.fisher.metric import (
     AbstractMetric,
     BayesianNetwork,
@@ -19,6 +20,7 @@ __all__ = [
     "Divergence",
     "Exact",
     "FisherOperator",
+    "LogFactors",
     "Predictive",
     "Probed",
     "Sampled",

@@ -1,5 +1,6 @@
 """Which of NumPyro's autoguides are location-scale approximations, and of which parameters."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -13,6 +14,7 @@ from vpng.adaptive import (
     Eliminated,
     Linearised,
     LocationScale,
+    LowRank,
     ManyLocations,
     PerCoordinate,
     Stiffness,
@@ -23,7 +25,7 @@ from vpng.fisher import FisherOperator
 from vpng.numerics.cost import forming_pays
 from vpng.numpyro.problem import TracedProblem
 from vpng.problem import Parameters
-from vpng.structure import structure_of
+from vpng.structure import Structure, dense, structure_of
 
 OF_ANNEALING = ("_beta_increments", "_eta0", "_eta_coeff", "_gamma", "_mass_matrix")
 """Endings of the parameters of annealed importance sampling: of order one, as weights are."""
@@ -34,6 +36,15 @@ WEIGHT_NATS = 1.0
 
 FEW_LATENTS = 64
 """Below which nothing is gained by what is zero."""
+
+PRODUCTS_OF_A_STEP = 40
+"""Products with the rows that cost as much as ten particles, their gradients and the test."""
+
+PART_FOR_METRICS = 0.25
+"""Of the time of steps that hardly move, what metrics may take."""
+
+LEAST_STEPS, MOST_STEPS = 4, 50
+"""For which a metric is kept there."""
 
 MOST_PARTICLES = 10
 """Of the default loss."""
@@ -62,6 +73,10 @@ def geometry_of(
         parameters: the first ones.
         metric_here: makes the metric there, in one draw; without it no structure is looked for.
     """
+    if type(guide) is autoguide.AutoLowRankMultivariateNormal:
+        low_rank = _low_rank(guide, problem, parameters, metric_here)
+        if low_rank is not None:
+            return low_rank
     factorised = _location_scale(guide, problem, parameters, of_any_size=True)
     if factorised is not None and isinstance(factorised.kind, PerCoordinate):
         return _factorised(factorised, problem, parameters, metric_here)
@@ -95,14 +110,63 @@ def _factorised(
     if num_latents < FEW_LATENTS:
         return geometry
     parts = (geometry.locations, geometry.scales, geometry.transforms, geometry.kind)
+    structure = _structure(geometry, problem, parameters, metric_here)
+    if structure is None:
+        return ManyLocations(*parts)
+    return Eliminated(*parts, structure=structure, longest_age=_longest_age(structure))
+
+
+def _low_rank(
+    guide: Callable,
+    problem: TracedProblem,
+    parameters: Parameters,
+    metric_here: Callable[[], FisherOperator] | None,
+) -> LowRank | None:
+    """The geometry of a factor of low rank; None where another one does."""
+    prefix = getattr(guide, "prefix", "auto")
+    location, scale, columns = (f"{prefix}_{name}" for name in ("loc", "scale", "cov_factor"))
+    others = {location, scale, columns} != set(parameters.variational)
+    if others or problem.by_datum or _is_formed(_size(parameters)):
+        return None
+    kind = PerCoordinate(problem.num_data)
+    transforms = (problem.transforms[scale],)
+    centre = LocationScale((location,), (scale,), transforms, kind)
+    structure = _structure(centre, problem, parameters, metric_here)
+    if structure is None:
+        return None
+    return LowRank(
+        (location,),
+        (scale,),
+        transforms,
+        kind,
+        structure=structure,
+        longest_age=_longest_age(structure),
+        columns=columns,
+    )
+
+
+def _structure(
+    geometry: LocationScale,
+    problem: TracedProblem,
+    parameters: Parameters,
+    metric_here: Callable[[], FisherOperator] | None,
+) -> Structure | None:
+    """What is zero in the curvature, one dense block at worst; None if that is too large."""
     traced = any(is_traced(leaf) for leaf in jax.tree.leaves(parameters))
     if metric_here is not None and not (traced or problem.subsampled):
         active, embed = geometry.centre(parameters)
         rows = lambda point: metric_here().restricted(active, embed).row_function(point)
         structure = structure_of(rows, active)
         if structure is not None:
-            return Eliminated(*parts, structure=structure)
-    return geometry if _is_formed(num_latents) else ManyLocations(*parts)
+            return structure
+    num_latents = geometry.num_latents(parameters)
+    return dense(num_latents) if _is_formed(num_latents) else None
+
+
+def _longest_age(structure: Structure) -> int:
+    """Steps for which a metric is kept, so that it takes a part of what they take."""
+    steps = structure.num_products / (PART_FOR_METRICS * PRODUCTS_OF_A_STEP)
+    return min(MOST_STEPS, max(LEAST_STEPS, math.ceil(steps)))
 
 
 def default_particles(geometry: AbstractGeometry, parameters: Parameters) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -65,6 +64,7 @@ class TracedProblem(AbstractProblem):
         shared_names: parameters of the guide that the model reads too, along with the latents.
         held_density: whether log q(z; lambda) is to be had for a z that is held fixed, which for a
             flow takes the inverse of its network.
+        factor_names: of what is added to the log density and is no distribution.
         summed_names: discrete latents of the model that the guide does not draw, since the loss
             sums over them.
         shapes: of the unconstrained parameters, by name.
@@ -84,6 +84,7 @@ class TracedProblem(AbstractProblem):
     shared_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
     held_density: bool = eqx.field(default=True, static=True)
     by_datum: bool = eqx.field(default=False, static=True)
+    factor_names: tuple[str, ...] = eqx.field(default=(), static=True)
     summed_names: frozenset[str] = eqx.field(default=frozenset(), static=True)
     shapes: dict[str, PyTree] = eqx.field(default_factory=dict, static=True)
     local: bool = eqx.field(default=False, static=True)
@@ -183,6 +184,19 @@ class TracedProblem(AbstractProblem):
             for site in trace.values()
             if _is_latent(site) and not isinstance(site["fn"], dist.Delta)
         ]
+
+    def has_log_factors(self) -> bool:
+        return bool(self.factor_names)
+
+    def log_factors(self, model: PyTree, latent: PyTree, batch: Call) -> Float[Array, " F"]:
+        trace = self.model_trace(model, latent, batch)
+        scaled = lambda site: (
+            site["fn"].log_factor * (1.0 if site["scale"] is None else site["scale"])
+        )
+        found = [trace[name] for name in trace if _is_factor(trace[name])]
+        return jnp.concatenate(
+            [jnp.ravel(scaled(site | {"fn": unwrapped(site["fn"])})) for site in found]
+        )
 
     def latent_weight(self, batch: Call) -> float:
         return 1.0 / self.num_data
@@ -445,7 +459,6 @@ def traced_problem(
     guide_trace, model_trace = traces
     if not allow_discrete:
         _check_reparameterised(guide_trace, model_trace)
-    _mention_factors(model_trace)
     variational = {
         name: value
         for name, value in whole.items()
@@ -490,6 +503,7 @@ def traced_problem(
             _transforms(guide_trace),
         ),
         by_datum=_has_parameters_by_datum(guide_trace, variational),
+        factor_names=tuple(name for name, site in model_trace.items() if _is_factor(site)),
         summed_names=frozenset(
             name
             for name, site in model_trace.items()
@@ -569,13 +583,3 @@ def _check_reparameterised(guide_trace: Trace, model_trace: Trace) -> None:
                 f"model site {name!r}: expected a continuous latent, got the discrete "
                 f"{type(unwrapped(site['fn'])).__name__}. {DISCRETE_REMEDY}"
             )
-
-
-def _mention_factors(model_trace: Trace) -> None:
-    factors = sorted(name for name, site in model_trace.items() if _is_factor(site))
-    if factors:
-        warnings.warn(
-            f"numpyro.factor sites {factors} have no predictive distribution: they count in the "
-            "loss and are absent from the curvature.",
-            stacklevel=2,
-        )

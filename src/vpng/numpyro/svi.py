@@ -26,7 +26,7 @@ from vpng.curvature import AbstractCurvature
 from vpng.damping import AbstractDamping
 from vpng.distributed.layout import Layout, as_layout
 from vpng.errors import InputError, expected
-from vpng.fisher import AbstractMetric, BayesianNetwork, Divergence, Exact
+from vpng.fisher import AbstractMetric, BayesianNetwork, Divergence, Exact, LogFactors
 from vpng.numerics.trees import is_traced
 from vpng.numpyro.causes import Cause, cause_at, remarks_on
 from vpng.numpyro.evaluation import Losses
@@ -80,6 +80,12 @@ NUM_CHUNKS = 20
 
 SAVED_CHUNK = 100
 """Most steps between two moments at which a run with checkpoints may save or be interrupted."""
+
+
+ABSENT = (
+    "numpyro.factor sites {names} have no predictive distribution: they count in the loss, and in "
+    "the curvature only if LogFactors() is a term of `fisher`."
+)
 
 
 class SVI(infer.SVI):
@@ -417,6 +423,8 @@ class SVI(infer.SVI):
     def _chosen_rule(self, parameters: Parameters, called: Callable[[], Call]) -> AbstractRule:
         """The user's, or the automatic one that fits, for which the loss gets its particles."""
         problem = self._traced()
+        if problem.factor_names and self.fisher is not None:
+            warnings.warn(ABSENT.format(names=list(problem.factor_names)), stacklevel=4)
         if self.transformation is not None:
             assert not isinstance(self.curvature, AbstractGeometry)
             preconditioner = precondition(
@@ -467,9 +475,10 @@ class SVI(infer.SVI):
 
 
 def default_metric(num_particles: int = 10) -> AbstractMetric:
-    """The Fisher of every conditional distribution, and the KL's own curvature."""
+    """The Fisher of every conditional distribution, the KL's own curvature and that of factors."""
     estimator = Exact(with_misfit=True)
-    return BayesianNetwork(estimator, num_particles) + Divergence(estimator, num_particles)
+    network = BayesianNetwork(estimator, num_particles) + Divergence(estimator, num_particles)
+    return network + LogFactors(num_particles)
 
 
 def _as_transformation(

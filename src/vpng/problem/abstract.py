@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -131,6 +132,14 @@ class AbstractProblem(eqx.Module):
     @abstractmethod
     def roots(self, model: PyTree, latent: PyTree, batch: PyTree) -> list[bool]:
         """Of each prior site, whether it has no parents: neither parameters nor latents."""
+
+    def has_log_factors(self) -> bool:
+        """Whether anything is added to the log density that is no distribution."""
+        return False
+
+    def log_factors(self, model: PyTree, latent: PyTree, batch: PyTree) -> Float[Array, " F"]:
+        """What is added to the log density and is no distribution, element by element."""
+        return jnp.zeros(0)
 
     @abstractmethod
     def latent_weight(self, batch: PyTree) -> float:

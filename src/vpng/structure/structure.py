@@ -32,6 +32,13 @@ class Structure(eqx.Module):
     elimination: Elimination
     assembly: Assembly | None = None
 
+    @property
+    def num_products(self) -> int:
+        """Products with R that form G."""
+        if self.assembly is None:
+            return self.elimination.size
+        return self.assembly.num_shared + self.assembly.single.size
+
     def zeros(self, dtype: DTypeLike) -> Sparse:
         """A matrix of zeros."""
         return self.elimination.zeros(dtype)

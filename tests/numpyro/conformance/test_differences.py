@@ -17,6 +17,7 @@ from numpyro import infer
 from numpyro.infer import Trace_ELBO
 from small_models import normal_guide, normal_mean
 
+from vpng import BayesianNetwork
 from vpng.errors import InputError
 from vpng.numpyro import SVI
 
@@ -148,7 +149,7 @@ def what_numpyro_says_nothing_about(y):
         warnings.simplefilter("error")
         infer.SVI(model, normal_guide, numpyro.optim.Adam(0.1), Trace_ELBO()).init(KEY, y)
     with pytest.warns(UserWarning, match=r"numpyro\.factor"):
-        SVI(model, normal_guide).init(KEY, y)
+        SVI(model, normal_guide, fisher=BayesianNetwork()).init(KEY, y)
 
 
 @shows("names of our own")
