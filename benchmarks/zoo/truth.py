@@ -9,6 +9,7 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 
+from vpng.runtime.blas_threads import limit_blas_threads
 from vpng.storage.files import write_atomically
 from zoo.case import Case
 
@@ -25,6 +26,7 @@ def known() -> dict[str, Any]:
 
 def long_run(case: Case, *, chains: int = 4, warmup: int = 700, draws: int = 1250) -> dict:
     """Means and deviations of all latents, and how far they are to be trusted."""
+    limit_blas_threads()
     with jax.enable_x64(True):
         args = tuple(np.asarray(array, dtype=_double(array)) for array in case.args)
         size = sum(leaf.size for leaf in jax.tree.leaves(_latents(case, args)))

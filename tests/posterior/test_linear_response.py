@@ -52,12 +52,17 @@ def fitted(density, size):
     draws = jnp.asarray(fixed_draws(size, 0, pairs=64))
     start = MeanField(jnp.zeros(size), jnp.full(size, -1.0))
     frame = unit_frame(size, full=True)
-    return frame, draws, programs.run(programs.fit, density, frame, draws, start, batch=128)
+    all_of_them = jnp.asarray(len(draws))
+    found = programs.run(programs.fit, density, frame, draws, all_of_them, start, batch=16)
+    return frame, draws, found
 
 
 def answered(density, size):
     frame, draws, found = fitted(density, size)
-    blocks = programs.run(programs.curvature, density, frame, draws, found.point, batch=128)
+    all_of_them = jnp.asarray(len(draws))
+    blocks = programs.run(
+        programs.curvature, density, frame, draws, all_of_them, found.point, batch=1
+    )
     return frame, draws, found, response(blocks, found.point)
 
 
@@ -78,7 +83,7 @@ def test_it_is_exact_away_from_the_optimum_of_a_normal_posterior():
     density, _, covariance = normal(np.random.default_rng(1), 5, 100.0)
     frame, draws, _ = fitted(density, 5)
     point = MeanField(jnp.arange(5.0), jnp.linspace(-2, 0.5, 5))
-    loc = curvature(density, frame, draws, point).loc
+    loc = curvature(density, frame, draws, len(draws), point).loc
     np.testing.assert_allclose(np.linalg.inv(loc), covariance, rtol=1e-6)
 
 
@@ -103,8 +108,8 @@ def test_the_curvature_is_the_hessian_of_the_negative_elbo():
     density = Tilted(jnp.zeros(3))
     frame, draws, _ = fitted(density, 3)
     point = MeanField(jnp.asarray([0.3, -0.2, 0.1]), jnp.asarray([-1.0, -0.5, 0.2]))
-    whole = jax.hessian(lambda p: negative_elbo(density, frame, draws, p))(point)
-    found = curvature(density, frame, draws, point)
+    whole = jax.hessian(lambda p: negative_elbo(density, frame, draws.reshape(-1, 3), p))(point)
+    found = curvature(density, frame, draws, len(draws), point)
     np.testing.assert_allclose(found.loc, whole.loc.loc, rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(found.cross, whole.loc.log_scale, rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(found.log_scale, whole.log_scale.log_scale, rtol=1e-8, atol=1e-12)
@@ -114,7 +119,7 @@ def test_a_hessian_that_is_not_definite_is_said_to_be_so():
     saddle = lambda z: 0.5 * z[0] ** 2 - 0.5 * z[1] ** 2
     frame, draws = unit_frame(2, full=True), jnp.asarray(fixed_draws(2, 0))
     point = MeanField(jnp.zeros(2), jnp.zeros(2))
-    answer = response(curvature(saddle, frame, draws, point), point)
+    answer = response(curvature(saddle, frame, draws, len(draws), point), point)
     assert not answer.exact
     assert np.all(np.linalg.eigvalsh(answer.covariance) > 0)
 
@@ -129,7 +134,7 @@ def test_the_delta_method_is_exact_for_linear_functions():
 
 @pytest.mark.parametrize(("size", "pairs"), [(3, 32), (40, 16)])
 def test_fixed_draws_have_exact_moments(size, pairs):
-    draws = fixed_draws(size, 0, pairs=pairs)
+    draws = fixed_draws(size, 0, pairs=pairs).reshape(-1, size)
     np.testing.assert_allclose(draws.mean(axis=0), 0.0, atol=1e-12)
     second = draws.T @ draws / len(draws)
     np.testing.assert_allclose(np.diag(second), 1.0, rtol=1e-10)

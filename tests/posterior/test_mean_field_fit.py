@@ -13,7 +13,8 @@ from vpng.posterior.mean_field import MeanField, fit, negative_elbo
 def run(density, size, start):
     draws = jnp.asarray(fixed_draws(size, 0))
     frame = unit_frame(size, full=True)
-    return draws, frame, jax.jit(lambda s: fit(density, frame, draws, s))(start)
+    found = jax.jit(lambda s: fit(density, frame, draws, len(draws), s))(start)
+    return draws.reshape(-1, size), frame, found
 
 
 def skewed(z):

@@ -47,9 +47,10 @@ def corrected(
     density, frame = WeightsDensity(problem, data), unit_frame(loc.size, full=True)
     draws = jnp.asarray(fixed_draws(loc.size, 0), loc.dtype)
     start = MeanField(jnp.asarray(loc), jnp.asarray(np.log(scale)))
-    found = programs.run(programs.fit, density, frame, draws, start, batch=len(draws))
+    count = jnp.asarray(len(draws))
+    found = programs.run(programs.fit, density, frame, draws, count, start, batch=draws.shape[1])
     if not np.isfinite(found.loss):
         return loc, np.diag(scale**2)
-    blocks = programs.run(programs.curvature, density, frame, draws, found.point, batch=len(draws))
+    blocks = programs.run(programs.curvature, density, frame, draws, count, found.point, batch=1)
     covariance = response(blocks, found.point).covariance
     return np.asarray(found.point.loc), covariance.astype(loc.dtype)

@@ -1,6 +1,7 @@
 """From a log density to a posterior: optima, weights, chains where weights fail, a verdict."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,14 +10,16 @@ import numpy as np
 from jaxtyping import Float
 
 from vpng.checks import finite_scalar, positive_integer
-from vpng.errors import expected
+from vpng.errors import InputError, expected
 from vpng.posterior import programs
+from vpng.posterior.cost import Cost
 from vpng.posterior.density import LogDensity
 from vpng.posterior.importance import Weighted, bridge, imprecision, log_mixture, weigh
 from vpng.posterior.mean_field import MeanField
-from vpng.posterior.modes import Mode, optima, random_starts
+from vpng.posterior.modes import CANDIDATES, Mode, optima, random_starts
 from vpng.posterior.settling import Settled, begin, look
 from vpng.posterior.verdict import Corrected, SeveralModes, UseIt, UseNUTS, Verdict
+from vpng.runtime.blas_threads import limit_blas_threads
 
 NUM_DRAWS = 8192
 ENOUGH = 1000.0
@@ -26,6 +29,10 @@ PRECISE = 0.04
 NUM_CHAINS = 512
 MOST_LOOKS = 12
 """At chains that do not arrive: by then NUTS would have."""
+IDLE_LOOKS = 2
+"""In a row that bring chains no nearer: more of the same will not."""
+NEARER = 0.9
+"""Share of the shortfall that is nearer."""
 PRESENT = 0.01
 """Weight of a mode that counts."""
 NEAR = 0.1
@@ -116,8 +123,9 @@ class Found(NamedTuple):
         evidence: log p(x).
         settled: the last look at moved chains; None where weights were enough.
         verdict: what to make of it.
-        gradients: evaluations by chains.
+        cost: evaluations of the log density.
         seconds: that it took.
+        seed: of the draws under which the optima were found.
     """
 
     modes: tuple[Mode, ...]
@@ -127,8 +135,9 @@ class Found(NamedTuple):
     evidence: Evidence
     settled: Settled | None
     verdict: Verdict
-    gradients: float
+    cost: Cost
     seconds: float
+    seed: int
 
 
 def approximate(density: LogDensity, budget: Budget, guide: Guide | None = None) -> Found:
@@ -138,8 +147,25 @@ def approximate(density: LogDensity, budget: Budget, guide: Guide | None = None)
         density: log p(x, z).
         budget: what may be spent.
         guide: where to start instead of at random, and what to compare with.
+
+    Raises:
+        InputError: for a density without second derivatives, or one that is finite nowhere.
     """
+    try:
+        return _approximate(density, budget, guide)
+    except TypeError as problem:
+        if "custom_vjp" not in str(problem):
+            raise
+        raise InputError(
+            "model: expected a log density with second derivatives, got a part that has first "
+            "ones in reverse mode alone (jax.custom_vjp), as solvers of differential equations "
+            "do. Write that part with jax.lax.scan, or sample with NUTS."
+        ) from problem
+
+
+def _approximate(density: LogDensity, budget: Budget, guide: Guide | None) -> Found:
     began = time.monotonic()
+    limit_blas_threads()
     until = began + budget.seconds
     rng = np.random.default_rng(budget.seed)
     if guide is None:
@@ -148,26 +174,29 @@ def approximate(density: LogDensity, budget: Budget, guide: Guide | None = None)
         dtype = jnp.zeros(()).dtype
         starts = [MeanField(jnp.asarray(guide.loc, dtype), jnp.asarray(np.log(guide.scale), dtype))]
     full = density.size <= budget.max_latents
-    modes = tuple(optima(density, starts, full=full, seed=budget.seed, until=until))
+    modes, cost = optima(density, starts, full=full, seed=budget.seed, until=until)
     weighted = weigh(density, [mode.frame for mode in modes], rng, NUM_DRAWS)
     shares = weighted.shares_of_modes(len(modes))
-    settled, gradients = None, 0.0
+    cost = cost.plus(Cost(values=len(weighted.z) + CANDIDATES))
+    settled = None
     if _enough(density, weighted):
         draws = Draws(weighted.z, weighted.heights, weighted.shares, weighted.effective)
         evidence = Evidence(*weighted.log_evidence())
     else:
         settled, gradients, draws = _moved(density, modes, shares, rng, until)
-        evidence = _bridged(density, modes, weighted, settled, draws)
+        cost = cost.plus(Cost(gradients=gradients))
+        evidence = _bridged(modes, weighted, settled, draws)
     return Found(
-        modes,
+        tuple(modes),
         shares,
         draws,
         weighted,
         evidence,
         settled,
         _verdict(modes, shares, weighted, settled, draws, guide),
-        gradients,
+        cost,
         time.monotonic() - began,
+        budget.seed,
     )
 
 
@@ -186,7 +215,7 @@ def _enough(density: LogDensity, weighted: Weighted) -> bool:
 
 def _moved(
     density: LogDensity,
-    modes: tuple[Mode, ...],
+    modes: Sequence[Mode],
     shares: Float[np.ndarray, " K"],
     rng: np.random.Generator,
     until: float,
@@ -200,12 +229,16 @@ def _moved(
     ]
     journey = begin(frame.coordinates(np.concatenate(parts)), frame.centre.dtype)
     kept: list[Settled] = []
+    best, idle, effective = np.inf, 0, 0.0
     for seed in range(MOST_LOOKS):
         journey, settled = look(density, frame, journey, seed)
         # What was seen before a look that is not settled is no draw of the posterior.
         kept = [*kept, settled] if settled.arrived else [settled]
         effective = sum(each.effective for each in kept)
-        if (settled.arrived and effective >= ENOUGH) or time.monotonic() > until:
+        nearer = settled.shortfall < NEARER * best
+        best, idle = min(best, settled.shortfall), 0 if nearer or settled.arrived else idle + 1
+        enough = settled.arrived and effective >= ENOUGH
+        if enough or idle == IDLE_LOOKS or time.monotonic() > until:
             break
     u = np.concatenate([each.u for each in kept]).reshape(-1, density.size)
     z = np.asarray(frame(jnp.asarray(u, frame.centre.dtype)))
@@ -215,8 +248,7 @@ def _moved(
 
 
 def _bridged(
-    density: LogDensity,
-    modes: tuple[Mode, ...],
+    modes: Sequence[Mode],
     weighted: Weighted,
     settled: Settled,
     draws: Draws,
@@ -233,7 +265,7 @@ def _bridged(
 
 
 def _verdict(
-    modes: tuple[Mode, ...],
+    modes: Sequence[Mode],
     shares: Float[np.ndarray, " K"],
     weighted: Weighted,
     settled: Settled | None,

@@ -1,5 +1,6 @@
 """The log density of a NumPyro model in unconstrained latents, as a function of one vector."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from numpyro.infer.util import constrain_fn, potential_energy
 
 from vpng.errors import InputError, expected
 from vpng.numerics.trees import size
+from vpng.posterior.batches import solves
 
 
 class Latent(NamedTuple):
@@ -40,6 +42,7 @@ class LogDensity(eqx.Module):
         model: the model; discrete latents are summed over.
         latents: its continuous latents.
         enumerated: the first dimension free for values of discrete latents; None without any.
+        one_by_one: whether points are evaluated one after the other; see `vpng.posterior.batches`.
         args: the model's positional arguments.
         kwargs: its keyword arguments.
         params: values of the model's own parameters.
@@ -48,6 +51,7 @@ class LogDensity(eqx.Module):
     model: Callable = eqx.field(static=True)
     latents: tuple[Latent, ...] = eqx.field(static=True)
     enumerated: int | None = eqx.field(static=True)
+    one_by_one: bool = eqx.field(static=True)
     args: tuple
     kwargs: dict[str, Any]
     params: dict[str, PyTree]
@@ -129,10 +133,11 @@ def log_density(
     own = {name: value for name, value in (params or {}).items() if name in trace}
     ordered = tuple(Latent(name, continuous[name]) for name in sorted(continuous))
     free = _free_dimension(trace) if discrete else None
-    density = LogDensity(model, ordered, free, args, kwargs, own)
+    density = LogDensity(model, ordered, free, False, args, kwargs, own)
     if size(jax.eval_shape(density.unflatten, jnp.zeros(density.size))) == 0:
         raise expected("model", "at least one continuous latent", "only empty ones")
-    return density
+    alone = solves(jax.make_jaxpr(density)(jnp.zeros(density.size)))
+    return dataclasses.replace(density, one_by_one=alone)
 
 
 def _as_jax(leaf: Any) -> Any:

@@ -7,16 +7,18 @@ from jaxtyping import Float
 from scipy.special import ndtri
 from scipy.stats import qmc
 
+PAIRS_OF_CHUNK = 8
 FEWEST_PAIRS = 32
 MOST_PAIRS = 128
 EDGE = 1e-6
 
 
-def fixed_draws(size: int, seed: int, *, pairs: int | None = None) -> Float[np.ndarray, "M P"]:
+def fixed_draws(size: int, seed: int, *, pairs: int | None = None) -> Float[np.ndarray, "C M P"]:
     """Quasi-random antithetic pairs: mean zero, and unit variances, to rounding.
 
     With more pairs than latents all correlations vanish too, so that the average of any quadratic
-    function is exact. For a normal posterior the objective then has no noise.
+    function is exact. For a normal posterior the objective then has no noise. They come in chunks
+    of few, the first of which say roughly what all of them say.
 
     Args:
         size: P, the number of latents.
@@ -34,7 +36,8 @@ def fixed_draws(size: int, seed: int, *, pairs: int | None = None) -> Float[np.n
         half = np.linalg.solve(root, half.T).T
     else:
         half = half / np.sqrt(np.mean(half**2, axis=0))
-    return np.concatenate([half, -half])
+    chunks = half.reshape(-1, min(PAIRS_OF_CHUNK, pairs), size)
+    return np.concatenate([chunks, -chunks], axis=1)
 
 
 def _power_of_two(size: int) -> int:

@@ -11,6 +11,7 @@ from numpyro.infer import MCMC, NUTS
 
 from vpng.checks import positive_integer
 from vpng.posterior.density import LogDensity
+from vpng.posterior.metric import Metric
 
 KNOWN_METRIC_WARMUP = 30
 """Steps of warm-up where only the step size is to be found."""
@@ -47,12 +48,12 @@ class HandedOver(MCMC):
 def nuts(
     density: LogDensity,
     starts: Float[np.ndarray, "C P"],
-    covariance: Float[np.ndarray, "..."],
+    metric: Metric,
     *,
     known: bool,
     num_warmup: int | None,
     num_samples: int,
-    chain_method: str | Callable,
+    chain_method: str | Callable | None,
     progress_bar: bool,
     **settings: Any,
 ) -> HandedOver:
@@ -61,25 +62,30 @@ def nuts(
     Args:
         density: log p(x, z).
         starts: one draw for every chain.
-        covariance: of the latents, or its diagonal.
-        known: whether the covariance is the posterior's, so that no metric is to be found.
+        metric: the covariance of the latents.
+        known: whether that is the posterior's, so that no metric is to be found.
         num_warmup: steps of warm-up; a few if the metric is known, if left out.
         num_samples: steps that are kept.
-        chain_method: as in `numpyro.infer.MCMC`.
+        chain_method: as in `numpyro.infer.MCMC`; side by side where that is safe, if left out.
         progress_bar: whether to show one.
         **settings: of `numpyro.infer.NUTS`.
     """
     positive_integer("num_samples", num_samples)
     if num_warmup is None:
         num_warmup = KNOWN_METRIC_WARMUP if known else WARMUP
+    blocks = isinstance(metric, dict)
     defaults = {
-        "inverse_mass_matrix": jnp.asarray(covariance, jnp.zeros(()).dtype),
-        "dense_mass": covariance.ndim == 2,
+        "inverse_mass_matrix": jax.tree.map(lambda m: jnp.asarray(m, jnp.zeros(()).dtype), metric),
+        "dense_mass": [names for names in metric if metric[names].ndim == 2]
+        if blocks
+        else metric.ndim == 2,
         "adapt_mass_matrix": not known,
         # The stable step of a standard normal shrinks so with the number of its latents.
         "step_size": 1.0 / starts.shape[1] ** 0.25,
     }
     kernel = NUTS(density.with_parameters(), **{**defaults, **settings})
+    if chain_method is None:
+        chain_method = "sequential" if density.one_by_one else "vectorized"
     placed = density.unflatten(jnp.asarray(starts, jnp.zeros(()).dtype))
     if len(starts) == 1:
         placed = jax.tree.map(lambda leaf: leaf[0], placed)

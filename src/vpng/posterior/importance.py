@@ -14,6 +14,9 @@ from vpng.posterior import programs
 from vpng.posterior.frame import AbstractFrame
 from vpng.posterior.mean_field import Density
 
+BLOCK = 64
+"""Draws whose heights are found by one call."""
+
 
 class Weighted(NamedTuple):
     """Draws of a mixture of normal distributions with their importance weights.
@@ -102,22 +105,21 @@ def weigh(
         u = jnp.asarray(rng.standard_normal((each, size)), dtype)
         parts.append(np.asarray(frame(u)))
     z = np.concatenate(parts)
-    heights = heights_at(density, z, each)
+    heights = heights_at(density, z)
     smooth = smoothed(heights - log_mixture(frames, z))
     mode = np.repeat(np.arange(len(frames)), each)
     return Weighted(z, mode, heights, smooth.log_weights, smooth.k_hat)
 
 
-def heights_at(
-    density: Density, z: Float[np.ndarray, "S P"], batch: int
-) -> Float[np.ndarray, " S"]:
-    """Log densities, so many at a time; minus infinity where they are not finite."""
-    parts = np.split(z, range(batch, len(z), batch))
+def heights_at(density: Density, z: Float[np.ndarray, "S P"]) -> Float[np.ndarray, " S"]:
+    """Log densities, a block at a time; minus infinity where they are not finite."""
+    # The last block is filled up: one program for any number.
+    filled = np.concatenate([z, np.repeat(z[-1:], -len(z) % BLOCK, axis=0)])
     found = [
-        np.asarray(programs.run(programs.heights, density, jnp.asarray(part), batch=batch))
-        for part in parts
+        np.asarray(programs.run(programs.heights, density, jnp.asarray(block), batch=BLOCK))
+        for block in filled.reshape(-1, BLOCK, z.shape[1])
     ]
-    values = np.concatenate(found).astype(np.float64)
+    values = np.concatenate(found).astype(np.float64)[: len(z)]
     return np.where(np.isfinite(values), values, -np.inf)
 
 

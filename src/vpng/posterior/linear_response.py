@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.sparse.linalg import cg
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from vpng.posterior.batches import over
 from vpng.posterior.frame import AbstractFrame
-from vpng.posterior.mean_field import Density, MeanField, negative_elbo
+from vpng.posterior.mean_field import Density, MeanField, mean_over, negative_elbo
 
 
 class Curvature(NamedTuple):
@@ -47,26 +48,37 @@ class Response(NamedTuple):
 
 
 def curvature(
-    density: Density, frame: AbstractFrame, draws: Float[Array, "M P"], point: MeanField
+    density: Density,
+    frame: AbstractFrame,
+    draws: Float[Array, "C M P"],
+    count: Int[Array, ""],
+    point: MeanField,
 ) -> Curvature:
-    """The Hessian at a point, from that of the log density at each draw in turn."""
+    """The Hessian at a point, from that of the log density at each draw in turn.
+
+    Args:
+        density: log p(x, z).
+        frame: the coordinates of the approximation.
+        draws: chunks of standard normal draws.
+        count: how many of the chunks are used.
+        point: the approximation.
+    """
     scale = jnp.exp(point.log_scale)
     log_p = lambda u: density(frame(u))
 
-    def add(total: Curvature, draw: Float[Array, " P"]) -> tuple[Curvature, None]:
+    def one(draw: Float[Array, " P"]) -> Curvature:
         spread = scale * draw
-        slope, hessian = jax.grad(log_p)(point.loc + spread), jax.hessian(log_p)(point.loc + spread)
-        bent = Curvature(
+        slope, products = jax.linearize(jax.grad(log_p), point.loc + spread)
+        hessian = over(density, products)(jnp.eye(spread.size, dtype=spread.dtype))
+        return Curvature(
             -hessian,
             -hessian * spread,
             -spread[:, None] * hessian * spread - jnp.diag(slope * spread),
         )
-        return jax.tree.map(jnp.add, total, bent), None
 
-    size = draws.shape[1]
-    none = Curvature(*[jnp.zeros((size, size), draws.dtype)] * 3)
-    total, _ = jax.lax.scan(add, none, draws)
-    return jax.tree.map(lambda block: block / draws.shape[0], total)
+    chunks, each, size = draws.shape
+    alone = draws.reshape(chunks * each, 1, size)
+    return mean_over(lambda draw: one(draw[0]), alone, count * each)
 
 
 def response(found: Curvature, point: MeanField) -> Response:
@@ -94,24 +106,30 @@ def response(found: Curvature, point: MeanField) -> Response:
 def response_along(
     density: Density,
     frame: AbstractFrame,
-    draws: Float[Array, "M P"],
+    draws: Float[Array, "C M P"],
     point: MeanField,
     directions: Float[Array, "K P"],
     *,
     rtol: float = 1e-5,
 ) -> Float[Array, "K P"]:
     """The covariance times chosen directions, by conjugate gradients: no P x P matrix is formed."""
-    size = draws.shape[1]
+    size = draws.shape[-1]
     scale = jnp.exp(point.log_scale)
-    local = lambda move: negative_elbo(density, frame, draws, point.moved(move))
-    _, product = jax.linearize(jax.grad(local), jnp.zeros(2 * size, draws.dtype))
+    origin = jnp.zeros(2 * size, draws.dtype)
+
+    def product(vector: Float[Array, " 2P"]) -> Float[Array, " 2P"]:
+        def bent(chunk: Float[Array, "M P"]) -> Float[Array, " 2P"]:
+            local = lambda move: negative_elbo(density, frame, chunk, point.moved(move))
+            return jax.jvp(jax.grad(local), (origin,), (vector,))[1]
+
+        return mean_over(bent, draws, jnp.asarray(len(draws)))
 
     def one(direction: Float[Array, " P"]) -> Float[Array, " P"]:
         # In the units of `MeanField.moved`, as is the Hessian.
         target = jnp.concatenate([scale * direction, jnp.zeros(size, draws.dtype)])
         return scale * cg(product, target, tol=rtol, maxiter=4 * size)[0][:size]
 
-    return jax.vmap(one)(directions)
+    return jax.lax.map(one, directions)
 
 
 def delta_method(

@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from vpng.curvature.truncated import truncated_conjugate_gradient
 from vpng.numerics.trees import where
 from vpng.numerics.trust_region import TrustRegion
+from vpng.posterior.batches import over
+from vpng.posterior.cost import Cost
 from vpng.posterior.frame import AbstractFrame
 
 Density = Callable[[Float[Array, " P"]], Float[Array, ""]]
@@ -52,6 +54,7 @@ class Fit(NamedTuple):
         loss: its negative ELBO under the fixed draws, up to the entropy's constant.
         converged: whether nothing more was to be gained.
         steps: that were tried.
+        products: with the Hessian, in all of them.
         path: the loss before each of them, the rest NaN.
     """
 
@@ -59,15 +62,35 @@ class Fit(NamedTuple):
     loss: Float[Array, ""]
     converged: Bool[Array, ""]
     steps: Int[Array, ""]
+    products: Int[Array, ""]
     path: Float[Array, " N"]
+
+    def cost(self, num_draws: int) -> Cost:
+        """Evaluations of the log density; a step tries one other point."""
+        steps = int(self.steps)
+        return Cost(steps * num_draws, steps * num_draws, int(self.products) * num_draws)
 
 
 def negative_elbo(
     density: Density, frame: AbstractFrame, draws: Float[Array, "M P"], point: MeanField
 ) -> Float[Array, ""]:
     """The negative ELBO under fixed draws, up to a constant of the frame."""
-    heights = jax.vmap(density)(frame(point.at(draws)))
+    heights = over(density, density)(frame(point.at(draws)))
     return -jnp.mean(heights) - jnp.sum(point.log_scale)
+
+
+def mean_over(
+    function: Callable[[Float[Array, "M P"]], PyTree],
+    draws: Float[Array, "C M P"],
+    count: Int[Array, ""],
+) -> PyTree:
+    """The mean of a function of a chunk of draws, one chunk after the other."""
+    none = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, draws[0])
+    )
+    add = lambda place, total: jax.tree.map(jnp.add, total, function(draws[place]))
+    total = jax.lax.fori_loop(0, count, add, none)
+    return jax.tree.map(lambda leaf: leaf / count, total)
 
 
 class _Search(NamedTuple):
@@ -77,27 +100,42 @@ class _Search(NamedTuple):
     converged: Bool[Array, ""]
     stuck: Bool[Array, ""]
     steps: Int[Array, ""]
+    products: Int[Array, ""]
     path: Float[Array, " N"]
 
 
 def fit(
-    density: Density, frame: AbstractFrame, draws: Float[Array, "M P"], start: MeanField
+    density: Density,
+    frame: AbstractFrame,
+    draws: Float[Array, "C M P"],
+    count: Int[Array, ""],
+    start: MeanField,
 ) -> Fit:
     """The minimum of the negative ELBO under fixed draws.
 
     Newton's method by conjugate gradients with Levenberg and Marquardt's damping, in units of the
     Fisher information of the approximation: those of the latents do not matter.
+
+    Args:
+        density: log p(x, z).
+        frame: the coordinates of the approximation.
+        draws: chunks of standard normal draws.
+        count: how many of the chunks are used.
+        start: where to begin.
     """
-    loss = lambda point: negative_elbo(density, frame, draws, point)
-    limit = min(2 * draws.shape[1], MOST_PRODUCTS)
+    size = draws.shape[-1]
+    loss = lambda point, chunk: negative_elbo(density, frame, chunk, point)
+    mean = lambda function: mean_over(function, draws, count)
+    limit = min(2 * size, MOST_PRODUCTS)
     resolution = 8 * jnp.finfo(draws.dtype).eps
+    origin = jnp.zeros(2 * size, draws.dtype)
 
     def step(search: _Search) -> _Search:
-        local = jax.value_and_grad(lambda move: loss(search.point.moved(move)))
-        origin = jnp.zeros(2 * draws.shape[1], draws.dtype)
-        (here, gradient), tangents = jax.linearize(local, origin)
-        damped = lambda vector: tangents(vector)[1] + search.damping * vector
-        direction, _, _ = truncated_conjugate_gradient(
+        slope = lambda chunk: jax.value_and_grad(lambda to: loss(search.point.moved(to), chunk))
+        here, gradient = mean(lambda chunk: slope(chunk)(origin))
+        bent = lambda chunk, vector: jax.jvp(slope(chunk), (origin,), (vector,))[1][1]
+        damped = lambda vector: mean(lambda chunk: bent(chunk, vector)) + search.damping * vector
+        direction, products, _ = truncated_conjugate_gradient(
             damped,
             -gradient,
             max_steps=limit,
@@ -106,7 +144,7 @@ def fit(
         # Residuals are orthogonal to the solution: u'(H + mu)u = -g'u.
         promised = 0.5 * (search.damping * direction @ direction - gradient @ direction)
         point = search.point.moved(direction)
-        reached = loss(point)
+        reached = mean(lambda chunk: loss(point, chunk))
         gained = here - reached
         noise = resolution * jnp.maximum(jnp.abs(here), 1.0)
         taken = jnp.isfinite(reached) & (gained > -noise)
@@ -122,13 +160,15 @@ def fit(
             done,
             hopeless,
             search.steps + 1,
+            search.products + products,
             search.path.at[search.steps].set(here),
         )
 
     path = jnp.full(MOST_STEPS, jnp.nan, draws.dtype)
     no = jnp.zeros((), bool)
     one = jnp.ones((), draws.dtype)
-    begun = _Search(start, jnp.inf * one, one, no, no, jnp.zeros((), jnp.int32), path)
+    zero = jnp.zeros((), jnp.int32)
+    begun = _Search(start, jnp.inf * one, one, no, no, zero, zero, path)
     going = lambda search: ~search.converged & ~search.stuck & (search.steps < MOST_STEPS)
     ended = jax.lax.while_loop(going, step, begun)
-    return Fit(ended.point, ended.loss, ended.converged, ended.steps, ended.path)
+    return Fit(ended.point, ended.loss, ended.converged, ended.steps, ended.products, ended.path)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from vpng.posterior.batches import over
 from vpng.posterior.frame import AbstractFrame
 from vpng.posterior.mean_field import Density
 
@@ -68,7 +69,7 @@ def move(
         rng_key: a key.
         adapting: how much the step size learns from each transition; none where it is zero.
     """
-    batched = jax.vmap(jax.value_and_grad(lambda u: density(frame(u))))
+    batched = over(density, jax.value_and_grad(lambda u: density(frame(u))))
 
     def transition(
         carry: tuple[Chains, Array, Array], given: tuple[PRNGKeyArray, Array]

@@ -12,13 +12,17 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.infer import Predictive
 
 from vpng.checks import positive_integer
+from vpng.errors import expected
 from vpng.posterior import programs
 from vpng.posterior.approximate import Budget, Found, Guide, approximate
 from vpng.posterior.density import LogDensity, log_density
 from vpng.posterior.exchange import CHAINS, to_arviz
-from vpng.posterior.frame import Full
+from vpng.posterior.fixed_draws import fixed_draws
+from vpng.posterior.frame import Full, unit_frame
 from vpng.posterior.hand_over import HandedOver, nuts
 from vpng.posterior.linear_response import delta_method
+from vpng.posterior.mean_field import MeanField
+from vpng.posterior.metric import fitted_metric, metric_of
 from vpng.posterior.saved import load, save
 from vpng.posterior.summary import Summary, summarise
 from vpng.posterior.verdict import Verdict
@@ -76,25 +80,41 @@ class Posterior:
         return f"{self.summary}\n\nlog evidence {value:.2f}{about}\n{self.verdict}"
 
     def covariance(self) -> Float[np.ndarray, "P P"]:
-        """Of the unconstrained latents, by linear response where matrices are formed."""
+        """Of the unconstrained latents, by linear response.
+
+        Raises:
+            InputError: where matrices of all latents are not formed; see `covariance_of`.
+        """
         frame = self.found.modes[0].frame
-        if isinstance(frame, Full):
-            return frame.covariance()
-        z = self.found.draws.z.astype(np.float64)
-        return np.cov(z, rowvar=False, aweights=self.found.draws.shares)
+        if not isinstance(frame, Full):
+            raise expected(
+                "posterior.covariance", "no more latents than Budget.max_latents",
+                f"{self.density.size}; posterior.covariance_of takes chosen quantities",
+            )  # fmt: skip
+        return frame.covariance()
 
     def covariance_of(
         self, function: Callable[[dict[str, Array]], Array]
     ) -> Float[np.ndarray, "K K"]:
-        """The covariance of a function of the sites' values, to first order (delta method)."""
-        frame = self.found.modes[0].frame
+        """The covariance of a function of the sites' values, to first order (delta method).
+
+        By linear response, for thousands of latents too: no matrix of all of them is formed.
+        """
         flat = lambda z: jnp.atleast_1d(function(self.density.constrained(z))).reshape(-1)
-        if isinstance(frame, Full):
-            times = lambda slopes: slopes @ frame.root @ frame.root.T
-        else:
-            covariance = jnp.asarray(self.covariance())
-            times = lambda slopes: slopes @ covariance
-        return np.asarray(delta_method(flat, frame.centre, times))
+        at = self.found.modes[0].frame.centre
+        return np.asarray(delta_method(flat, at, self._times_covariance))
+
+    def _times_covariance(self, slopes: Float[Array, "K P"]) -> Float[Array, "K P"]:
+        best = self.found.modes[0]
+        if isinstance(best.frame, Full):
+            return slopes @ best.frame.root @ best.frame.root.T
+        frame = unit_frame(self.density.size, full=False)
+        dtype = frame.centre.dtype
+        draws = jnp.asarray(fixed_draws(self.density.size, self.found.seed), dtype)
+        point = MeanField(jnp.asarray(best.loc, dtype), jnp.asarray(np.log(best.scale), dtype))
+        return programs.run(
+            programs.response_along, self.density, frame, draws, point, slopes, batch=draws.shape[1]
+        )
 
     def sample(self, rng_key: PRNGKeyArray, num_draws: int = 1000) -> dict[str, np.ndarray]:
         """Draws of equal weight of all sites."""
@@ -125,7 +145,7 @@ class Posterior:
         num_warmup: int | None = None,
         num_samples: int = 1000,
         num_chains: int = 4,
-        chain_method: str | Callable = "vectorized",
+        chain_method: str | Callable | None = None,
         progress_bar: bool = False,
         seed: int = 0,
         **settings: Any,
@@ -136,22 +156,18 @@ class Posterior:
             num_warmup: steps of warm-up; if left out, few where the verdict trusts the posterior.
             num_samples: steps that are kept, of each chain.
             num_chains: how many chains.
-            chain_method: as in `numpyro.infer.MCMC`.
+            chain_method: as in `numpyro.infer.MCMC`; side by side where that is safe, if left out.
             progress_bar: whether to show one.
             seed: of the draws to start from.
             **settings: of `numpyro.infer.NUTS`.
         """
         chosen = self._chosen(jax.random.key(seed), positive_integer("num_chains", num_chains))
-        if isinstance(self.found.modes[0].frame, Full):
-            z, shares = self.found.draws.z.astype(np.float64), self.found.draws.shares
-            metric = np.cov(z, rowvar=False, aweights=shares).reshape(z.shape[1], z.shape[1])
-        else:
-            metric = self.found.draws.moments()[1] ** 2
+        frame, draws, known = self.found.modes[0].frame, self.found.draws, self.verdict.trusted
         return nuts(
             self.density,
-            self.found.draws.z[chosen],
-            metric if self.verdict.trusted else self._fitted_metric(),
-            known=self.verdict.trusted,
+            draws.z[chosen],
+            metric_of(self.density, frame, draws) if known else fitted_metric(frame),
+            known=known,
             num_warmup=num_warmup,
             num_samples=num_samples,
             chain_method=chain_method,
@@ -196,10 +212,6 @@ class Posterior:
         """A posterior that `save` wrote, for the model and the data that it is of."""
         density = log_density(model, args, kwargs)
         return cls(density, *load(Path(path), density))
-
-    def _fitted_metric(self) -> Float[np.ndarray, "..."]:
-        frame = self.found.modes[0].frame
-        return frame.covariance() if isinstance(frame, Full) else frame.scales() ** 2
 
     def _chosen(self, rng_key: PRNGKeyArray, count: int) -> np.ndarray:
         """Places of draws by their weights, with as few repetitions as can be."""

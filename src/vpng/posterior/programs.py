@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 from jaxtyping import PyTree
 
+from vpng.posterior.batches import over
 from vpng.posterior.linear_response import curvature, response_along
 from vpng.posterior.mean_field import Density, fit
 from vpng.posterior.moves import move
@@ -44,12 +45,12 @@ def _compiled(function: Callable, light: bool) -> Callable:
 
 def heights(density: Density, z: PyTree) -> PyTree:
     """Log densities of a batch of latents."""
-    return jax.vmap(density)(z)
+    return over(density, density)(z)
 
 
 def constrained(density: Density, z: PyTree) -> PyTree:
     """The values of all sites, for a batch of latents."""
-    return jax.vmap(density.constrained)(z)
+    return over(density, density.constrained)(z)
 
 
 __all__ = ["constrained", "curvature", "fit", "heights", "move", "response_along", "run"]

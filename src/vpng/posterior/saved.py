@@ -9,6 +9,7 @@ import numpy as np
 
 from vpng.errors import expected
 from vpng.posterior.approximate import Draws, Evidence, Found, Guide
+from vpng.posterior.cost import Cost
 from vpng.posterior.density import LogDensity
 from vpng.posterior.frame import AbstractFrame, Diagonal, Full
 from vpng.posterior.importance import Weighted
@@ -28,6 +29,7 @@ def save(path: Path, density: LogDensity, found: Found, guide: Guide) -> Path:
         "verdict": type(found.verdict).__name__,
         "reasons": list(found.verdict.reasons),
         "chains": found.draws.chains,
+        "seed": found.seed,
     }
     arrays = {
         "guide.loc": guide.loc,
@@ -52,7 +54,7 @@ def load(path: Path, density: LogDensity) -> tuple[Found, Guide]:
     if settings.get("latents") != _latents(density):
         raise expected(str(path), f"the latents {_latents(density)}", settings.get("latents"))
     try:
-        value, error, effective, k_hat, gradients, seconds = map(float, arrays["numbers"])
+        value, error, effective, k_hat, seconds, *cost = map(float, arrays["numbers"])
         z, heights, weights = (arrays[f"draws.{name}"] for name in ("z", "heights", "shares"))
         draws = Draws(z, heights, weights, effective, settings["chains"])
         z, mode, heights, log_weights = (arrays[f"weighted.{name}"] for name in WEIGHTED)
@@ -65,14 +67,15 @@ def load(path: Path, density: LogDensity) -> tuple[Found, Guide]:
         raise expected(str(path), f"what a {KIND} saves", f"no {problem}") from problem
     evidence = Evidence(value, error)
     found = Found(
-        modes, shares, draws, weighted, evidence, None, verdict, gradients, seconds
+        modes, shares, draws, weighted, evidence, None, verdict, Cost(*cost), seconds,
+        settings["seed"],
     )  # fmt: skip
     return found, guide
 
 
 def _numbers(found: Found) -> list[float]:
-    tail = (found.draws.effective, found.weighted.k_hat, found.gradients, found.seconds)
-    return [*found.evidence, *tail]
+    tail = (found.draws.effective, found.weighted.k_hat, found.seconds)
+    return [*found.evidence, *tail, *found.cost]
 
 
 def _latents(density: LogDensity) -> list[Any]:

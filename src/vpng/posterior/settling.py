@@ -45,7 +45,14 @@ class Settled(NamedTuple):
     @property
     def arrived(self) -> bool:
         """Whether nothing speaks against it."""
-        return self.memory < FORGOTTEN and self.drift < STEADY and self.stuck < STUCK
+        return self.shortfall < 1.0
+
+    @property
+    def shortfall(self) -> float:
+        """By what factor the worst of the checks is missed; below one, none is."""
+        missed = (self.memory / FORGOTTEN, self.drift / STEADY, self.stuck / STUCK)
+        # Of numpy, for what is not a number is no small one.
+        return float(np.max(missed))
 
     def reasons(self) -> tuple[str, ...]:
         """What speaks against it, in words."""
