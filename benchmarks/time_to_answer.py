@@ -7,8 +7,9 @@ nothing was tuned. ELBOs are evaluated off the clock, with the same draws for al
 model is what anybody reached. Contenders take turns, so that a noisy machine is noisy for all, and
 seconds of the processor are reported too. Results are kept in a JSON file case by case: a run that
 was cut short goes on where it was, and `--models`, `--contenders` and `--cores` choose parts.
-`--before PATH` measures the vpng of another checkout's `src` as "vpng_before". `--show` prints the
-table and draws the chart of what there is.
+`--before PATH` measures the vpng of another checkout's `src` as "vpng_before"; "vpng_next" is a
+process that finds the programs of another one in JAX's persistent cache. `--show` prints the table
+and draws the chart of what there is.
 """
 
 import argparse
@@ -17,11 +18,13 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 NAME = "time_to_answer.json"
 BEFORE = "vpng_before"
+NEXT = "vpng_next"
 SMALL = 50
 """Most latents of a model for which waiting is all that matters."""
 
@@ -40,9 +43,19 @@ def work(contender: str, case: str, seed: int, target: float | None) -> dict[str
 
 
 def in_a_process(
-    contender: str, case: str, seed: int, cores: int, target: float | None, before: Path | None
+    contender: str,
+    case: str,
+    seed: int,
+    cores: int,
+    target: float | None,
+    before: Path | None,
+    cache: str | None = None,
 ) -> dict[str, Any]:
     """One contender on one case, on so many cores; why it failed, if it did."""
+    if contender == NEXT:
+        with tempfile.TemporaryDirectory() as folder:
+            asked = ("vpng", case, seed, cores, None, None, folder)
+            return [in_a_process(*asked) for _ in range(2)][1]
     own = contender != BEFORE
     command = [sys.executable, __file__, "--worker", contender if own else "vpng", case, str(seed)]
     environment = {
@@ -50,6 +63,9 @@ def in_a_process(
         for name, value in os.environ.items()
         if not name.startswith(("JAX_COMPILATION_CACHE", "JAX_PERSISTENT_CACHE", "XLA_FLAGS"))
     }
+    if cache is not None:
+        environment["JAX_COMPILATION_CACHE_DIR"] = cache
+        environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     if not own:
         environment["PYTHONPATH"] = str(before)
     if target is not None:
@@ -182,7 +198,7 @@ def run(report: dict[str, Any], path: Path, options: argparse.Namespace) -> None
     from zoo.case import num_latents
 
     before = [BEFORE] if options.before else []
-    contenders = options.contenders or [*before, *CONTENDERS]
+    contenders = options.contenders or [*before, *CONTENDERS, NEXT]
     chosen = [case for case in MODELS if any(part in case for part in options.models)]
     for cores in options.cores:
         for case in chosen:

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool
 from numpyro.distributions.distribution import Distribution, MaskedDistribution, Unit
-from numpyro.infer import autoguide, util
+from numpyro.infer import autoguide, elbo, util
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import ModelInfo
 from numpyro.optim import _NumPyroOptim as NumPyroOptim
@@ -30,6 +32,7 @@ __all__ = [
     "Unit",
     "first_looks",
     "mask_of",
+    "names_in_order",
     "optax_to_numpyro",
     "without_vain_checks",
 ]
@@ -89,7 +92,7 @@ def first_looks(*, repeated: bool) -> Iterator[FirstLook]:
 
 @contextmanager
 def without_vain_checks() -> Iterator[None]:
-    """Inside, distributions do not check arguments whose values are not known while JAX traces.
+    """Inside, distributions check what is known, and no argument whose value is not yet.
 
     NumPyro computes the check and then leaves it: a fifth of what is traced in a step.
     """
@@ -97,13 +100,40 @@ def without_vain_checks() -> Iterator[None]:
         check: Callable = Distribution.validate_args
 
         def check_what_is_known(distribution: Distribution, strict: bool = True) -> None:
-            arguments = distribution.get_args()
-            known = {name: value for name, value in arguments.items() if not is_traced(value)}
-            if strict or len(known) == len(arguments):
+            if strict:
                 check(distribution, strict)
-            elif known:
+                return
+            arguments = distribution.get_args()
+            # Of arrays on the host nothing is compiled.
+            known = {
+                name: np.asarray(value) if isinstance(value, jax.Array) else value
+                for name, value in arguments.items()
+                if not is_traced(value)
+            }
+            if known:
                 with patch.object(distribution, "get_args", lambda: known):
                     check(distribution, strict)
 
         with patch.object(Distribution, "validate_args", check_what_is_known):
             yield
+
+
+class _Sorted(set):
+    """A set that is gone through in the same order in every process."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__(), key=str))
+
+    def union(self, *others: Any) -> "_Sorted":
+        return _Sorted(super().union(*others))
+
+
+@contextmanager
+def names_in_order() -> Iterator[None]:
+    """Inside, `Trace_ELBO` adds up its sites in the order of their names.
+
+    NumPyro goes through a set of names, so that the sum, and with it the last bits of a run and the
+    text of its program, would be other ones in the next process.
+    """
+    with _ONE_AT_A_TIME, patch.object(elbo, "set", _Sorted, create=True):
+        yield

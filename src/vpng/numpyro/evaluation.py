@@ -15,6 +15,7 @@ from vpng.adaptive import Evaluation, Particles
 from vpng.checks import random_key
 from vpng.numpyro.particles import over_all, with_either_map
 from vpng.numpyro.problem import Call, TracedProblem
+from vpng.numpyro_names import names_in_order
 from vpng.problem import Parameters
 
 
@@ -175,9 +176,10 @@ class Losses(NamedTuple):
     def _one(self, values: dict[str, PyTree], draw: Draw) -> tuple[Array, PyTree]:
         given = {**values, **self._called(draw).fixed}
         arguments = (draw.key, given, self.problem.model, self.problem.guide, *self.call.args)
-        if not self.call.mutable:
-            return jnp.asarray(self.loss.loss(*arguments, **self.call.kwargs)), None
-        result: Any = self.loss.loss_with_mutable_state(*arguments, **self.call.kwargs)
+        with names_in_order():
+            if not self.call.mutable:
+                return jnp.asarray(self.loss.loss(*arguments, **self.call.kwargs)), None
+            result: Any = self.loss.loss_with_mutable_state(*arguments, **self.call.kwargs)
         return result["loss"], result["mutable_state"]
 
     def _called(self, draw: Draw) -> Call:

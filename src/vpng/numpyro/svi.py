@@ -62,7 +62,7 @@ from vpng.numpyro.steps import (
     mean_losses,
     with_strong_types,
 )
-from vpng.numpyro_names import NumPyroOptim, without_vain_checks
+from vpng.numpyro_names import NumPyroOptim, names_in_order, without_vain_checks
 from vpng.objective import Schedule
 from vpng.posterior import Budget, Posterior, guide_moments, log_density, posterior_of
 from vpng.problem import Parameters
@@ -208,7 +208,8 @@ class SVI(infer.SVI):
         # The key of NumPyro's own `update`, given this state.
         _, key = jax.random.split(svi_state.rng_key)
         loss = with_either_map(self.loss)
-        return loss.loss(key, values, self.model, self.guide, *args, **kwargs)
+        with names_in_order():
+            return loss.loss(key, values, self.model, self.guide, *args, **kwargs)
 
     def update(
         self,

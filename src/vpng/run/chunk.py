@@ -59,7 +59,7 @@ def many_steps(
         one_of: what of the inputs a step is given, by its position; all of them by default.
     """
     # Traced once, however often it is looked at from here on.
-    first = one_of(inputs, jnp.int32(0))
+    first = one_of(inputs, np.int32(0))
     step = eqx.filter_closure_convert(step, state, first)
     _, shapes = jax.eval_shape(step, state, first)
     empty = lambda: jax.tree.map(

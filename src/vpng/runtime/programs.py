@@ -11,14 +11,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, PyTree
 
 from vpng.numerics.jax_settings import jax_setting
 from vpng.numerics.trees import is_traced
 from vpng.runtime.compilation import USUAL_STEPS, Options, compiler_options
+from vpng.runtime.simplified import simplified
 
 MOST_KEPT = 128
 """Programs that a process keeps; the one that has not been used for longest goes first."""
@@ -71,20 +73,18 @@ def compiled_program(
         shapes[:] = [jax.tree.map(lambda leaf: jax.typeof(jnp.asarray(leaf)), result)]
         return [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
 
-    captured, bare = eqx.partition(eqx.filter_closure_convert(on_leaves, *leaves), _is_array)
+    program = simplified(jax.make_jaxpr(on_leaves)(*leaves))
     (result,) = shapes
-    constants = _arrays(captured)
-    place_of_constants = jax.tree.structure(captured)
+    constants = _arrays(program.consts)
 
-    def program(constants: list[Array], *leaves: Array) -> list[Array]:
-        captured = jax.tree.unflatten(place_of_constants, constants)
-        return eqx.combine(captured, bare)(*leaves)
+    def called(constants: list[Array], *leaves: Array) -> list[Array]:
+        return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, constants))(*leaves)
 
-    program.__name__ = getattr(function, "__name__", "program")
+    called.__name__ = getattr(function, "__name__", "program")
     placed = {}
     if out_shardings is not None:
         placed["out_shardings"] = jax.tree.leaves(jax.tree.broadcast(out_shardings(result), result))
-    traced = jax.jit(program, **placed).trace(constants, *leaves)
+    traced = jax.jit(called, **placed).trace(constants, *leaves)
     options = compiler_options(traced.jaxpr, num_steps)
     executable = _executable(traced.lower(), [*constants, *leaves], options)
     results = jax.tree.structure(result)
@@ -130,10 +130,10 @@ def _executable(lowered: Any, arguments: Sequence[Array], options: Options) -> E
 
 
 def _arrays(tree: PyTree) -> list[Array]:
-    return [
-        leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)
-    ]
+    return [leaf if isinstance(leaf, jax.Array) else _put(leaf) for leaf in jax.tree.leaves(tree)]
 
 
-def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+def _put(leaf: Any) -> Array:
+    # `jnp.asarray` compiles a program for every kind of array that comes from the host.
+    known = hasattr(leaf, "dtype")
+    return jax.device_put(np.asarray(leaf), may_alias=False) if known else jnp.asarray(leaf)
