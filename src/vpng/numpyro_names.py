@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
+from numpyro import primitives
 from numpyro.distributions.distribution import Distribution, MaskedDistribution, Unit
 from numpyro.infer import autoguide, elbo, util
 from numpyro.infer.autoguide import AutoGuide
@@ -31,6 +32,8 @@ __all__ = [
     "NumPyroOptim",
     "Unit",
     "first_looks",
+    "is_handled",
+    "is_validating",
     "mask_of",
     "names_in_order",
     "optax_to_numpyro",
@@ -41,6 +44,16 @@ __all__ = [
 def mask_of(distribution: MaskedDistribution) -> Bool[Array, "..."]:
     """What a distribution counts of its batch."""
     return jnp.broadcast_to(jnp.asarray(distribution._mask), distribution.batch_shape)
+
+
+def is_handled() -> bool:
+    """Whether this is inside a handler of NumPyro's, which then changes what a model does."""
+    return bool(primitives._PYRO_STACK)
+
+
+def is_validating() -> bool:
+    """Whether distributions check their arguments."""
+    return bool(Distribution._validate_args)
 
 
 class FirstLook(NamedTuple):

@@ -33,6 +33,7 @@ INTERNALS = {
     ("numerics/trees.py", "jax.core"),
     ("problem/base.py", "jax.interpreters"),
     ("random.py", "jax.extend.random"),
+    ("runtime/simplified.py", "jax.extend.core"),
 }
 """Which files import internals of JAX and NumPyro; nothing new is added."""
 

@@ -18,7 +18,7 @@ from vpng.errors import expected
 from vpng.numerics.trees import is_key
 from vpng.runtime.blas_threads import limit_blas_threads
 from vpng.runtime.compilation import USUAL_STEPS
-from vpng.runtime.programs import compiled_program
+from vpng.runtime.programs import CompiledProgram, compiled_program
 
 
 class AbstractPlacement(eqx.Module):
@@ -208,7 +208,7 @@ def compiled(
     *arguments: PyTree,
     results: Callable[[Layout, PyTree], PyTree] = lambda layout, shapes: layout.everywhere,
     num_steps: int = USUAL_STEPS,
-) -> Callable[..., PyTree]:
+) -> CompiledProgram:
     """`function` compiled for the shapes of `arguments`, on one device or on a mesh.
 
     Args:

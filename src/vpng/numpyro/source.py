@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,7 +58,41 @@ class AbstractSource(ABC):
 
 
 class Whole(AbstractSource):
-    """The same arguments in every step."""
+    """The same arguments in every step, which is given the arrays: any values of them will do.
+
+    Attributes:
+        rest: the arguments, with None for arrays.
+    """
+
+    most_steps = None
+    per_epoch = None
+
+    def __init__(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        is_array = lambda leaf: isinstance(leaf, jax.Array)
+        self._arrays, self.rest = eqx.partition((args, kwargs), is_array)
+
+    def first(self) -> PyTree:
+        return self._arrays
+
+    def inputs(self, step: int, length: int) -> PyTree:
+        return self._arrays
+
+    def one_of(self, inputs: PyTree, position: Int[Array, ""]) -> PyTree:
+        return inputs
+
+    def called(self, one: PyTree) -> Called:
+        return eqx.combine(one, self.rest)
+
+    def counted(self, one: PyTree) -> AbstractContextManager:
+        return nullcontext()
+
+    def held(self) -> "Held":
+        """For a model that reads values."""
+        return Held(*self.called(self._arrays))
+
+
+class Held(AbstractSource):
+    """The same arguments in every step, whose values model and guide may read."""
 
     most_steps = None
     per_epoch = None
@@ -121,7 +156,7 @@ class InBatches(AbstractSource):
 def source_of(args: tuple, kwargs: dict[str, Any], loss: ELBO, *, on_mesh: bool) -> AbstractSource:
     """Of the arguments that a run is called with."""
     if not args or not isinstance(args[0], BatchesFrom):
-        return Whole(args, kwargs)
+        return Held(args, kwargs) if on_mesh else Whole(args, kwargs)
     if on_mesh:
         raise expected("mesh", "None, since batches are loaded by one process", "a mesh")
     loader = Loader.of(args[0])

@@ -18,6 +18,7 @@ from vpng.run.history import History, Record
 from vpng.run.identity import RunIdentity
 from vpng.run.runner import AbstractSteps
 from vpng.runtime.interrupts import wait_for
+from vpng.runtime.programs import CompiledProgram
 
 LONGEST = 512
 """Most steps of a chunk whose length nothing else decides: runs of any length share a program."""
@@ -52,42 +53,46 @@ class Carried(NamedTuple):
     done: int = 0
 
 
-class SVISteps(AbstractSteps[Carried]):
-    """The steps of one run."""
+class StepProgram(NamedTuple):
+    """Compiled steps.
 
-    def __init__(
-        self,
+    Attributes:
+        step: one of them, as it was traced.
+        run: state, inputs, number of steps -> state, infos.
+    """
+
+    step: PureStep
+    run: CompiledProgram
+
+    @classmethod
+    def of(
+        cls,
         step: PureStep,
         state: SVIState,
-        rule: AbstractRule,
-        length: int,
-        layout: Layout | None,
         source: AbstractSource,
+        layout: Layout | None,
+        length: int,
         num_steps: int,
-    ) -> None:
+    ) -> "StepProgram":
         """Compile, or find what was compiled before.
 
         Args:
-            step: one step, which is given what the source has for it.
+            step: traced already.
             state: before the first one.
-            rule: of the steps.
-            length: most steps of a chunk.
-            layout: what lives where; None on one device.
             source: of the arguments of model and guide.
+            layout: what lives where; None on one device.
+            length: most steps of a chunk.
             num_steps: of the whole run, as far as it is known.
         """
-        self._step, self._rule = step, rule
-        self._layout, self._source = layout, source
         inputs = source.inputs(0, 1)
-        capacity = capacity_for(max(length, LONGEST))
-        several = many_steps(step, capacity, state, inputs, source.one_of)
+        several = many_steps(step, capacity_of(length), state, inputs, source.one_of)
 
         def steps_of_svi(
             state: SVIState, inputs: PyTree, length: Int[Array, ""]
         ) -> tuple[SVIState, StepInfo]:
             return several(state, inputs, length)
 
-        self._program = compiled(
+        program = compiled(
             layout,
             steps_of_svi,
             state,
@@ -96,6 +101,29 @@ class SVISteps(AbstractSteps[Carried]):
             results=lambda layout, shapes: (layout.state_shardings(shapes[0]), layout.everywhere),
             num_steps=num_steps,
         )
+        return cls(step, program)
+
+
+class SVISteps(AbstractSteps[Carried]):
+    """The steps of one run."""
+
+    def __init__(
+        self,
+        program: StepProgram,
+        rule: AbstractRule,
+        layout: Layout | None,
+        source: AbstractSource,
+    ) -> None:
+        """Put together.
+
+        Args:
+            program: of the steps.
+            rule: of the steps.
+            layout: what lives where; None on one device.
+            source: of the arguments of model and guide.
+        """
+        self._step, self._program, self._rule = program.step, program.run, rule
+        self._layout, self._source = layout, source
 
     def advance(self, state: Carried, length: int) -> tuple[Carried, Chunk]:
         inputs = self._source.inputs(state.done, length)
@@ -127,6 +155,11 @@ class SVISteps(AbstractSteps[Carried]):
     def from_saved(self, saved: SVIState, step: int) -> Carried:
         state = saved if self._layout is None else self._layout.put_state(saved)
         return Carried(state, state, step)
+
+
+def capacity_of(length: int) -> int:
+    """Most steps of a program for chunks of `length`."""
+    return capacity_for(max(length, LONGEST))
 
 
 def with_strong_types(state: SVIState) -> SVIState:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from vpng.damping import AbstractDamping
 from vpng.distributed.layout import Layout, as_layout
 from vpng.errors import InputError, expected
 from vpng.fisher import AbstractMetric, BayesianNetwork, Divergence, Exact, LogFactors
+from vpng.numerics.jax_settings import settings
 from vpng.numerics.trees import is_traced
 from vpng.numpyro.causes import Cause, cause_at, remarks_on
 from vpng.numpyro.evaluation import Losses
@@ -51,18 +52,26 @@ from vpng.numpyro.rules import (
     StepInputs,
     by_name,
 )
-from vpng.numpyro.source import AbstractSource, source_of
+from vpng.numpyro.source import AbstractSource, Whole, source_of
 from vpng.numpyro.start import first_state
 from vpng.numpyro.steps import (
     LONGEST,
     Carried,
     PureStep,
     StepInfo,
+    StepProgram,
     SVISteps,
+    capacity_of,
     mean_losses,
     with_strong_types,
 )
-from vpng.numpyro_names import NumPyroOptim, names_in_order, without_vain_checks
+from vpng.numpyro_names import (
+    NumPyroOptim,
+    is_handled,
+    is_validating,
+    names_in_order,
+    without_vain_checks,
+)
 from vpng.objective import Schedule
 from vpng.posterior import Budget, Posterior, guide_moments, log_density, posterior_of
 from vpng.problem import Parameters
@@ -72,6 +81,7 @@ from vpng.run.outcome import StopReason
 from vpng.run.runner import Runner
 from vpng.run.stopping import Converged
 from vpng.runtime.compilation import USUAL_STEPS
+from vpng.runtime.contents import Contents, contents
 from vpng.runtime.programs import AtOnce
 from vpng.transform.preconditioning import DEFAULT_DAMPING, precondition
 
@@ -149,6 +159,8 @@ class SVI(infer.SVI):
         self.problem: TracedProblem | None = None
         self.rule: AbstractRule | None = None
         self._constrain: AtOnce | None = None
+        self._programs: dict[Hashable, StepProgram] = {}
+        self._held: list[Any] = []
 
     @without_vain_checks()
     def init(
@@ -287,7 +299,7 @@ class SVI(infer.SVI):
         """
         source = source_of(args, kwargs, self.loss, on_mesh=self.layout is not None)
         stop, total = _stopping(num_steps), _number_of_steps(num_steps, source)
-        first = source.first()
+        first, forward = source.first(), forward_mode_differentiation
         args, kwargs = source.called(first)
         state = init_state
         if state is None or self.problem is None or source.per_epoch is not None:
@@ -295,19 +307,26 @@ class SVI(infer.SVI):
                 begun = self.init(rng_key, *args, init_params=init_params, **kwargs)
             state = begun if state is None else state
         layout, state = self.layout, with_strong_types(state)
-        step = self._pure_step(source, forward_mode_differentiation)
-        with nullcontext() if layout is None else layout.active():
-            step = eqx.filter_closure_convert(step, state, first)
-        # Inside jit every new array is traced, whatever it is made of.
-        if _is_traced((rng_key, state, step, jnp.zeros(()))):
-            _check_traceable(stop, checkpoints, source)
-            state, infos = jax.lax.scan(lambda *each: step(*each), state, length=total)
-            return RunResult(self.get_params(state), state, infos.loss)
-        state = state if layout is None else layout.put_state(state)
         length = _chunk_length(stop, total, checkpoints, source)
         usual = total if stop is None else min(total, USUAL_STEPS)
+        # Inside jit every new array is traced, whatever it is made of.
+        traced = _is_traced((rng_key, state, jnp.zeros(())))
+        key = None if traced else self._read_by_steps(source, state, length, forward_mode=forward)
+        program = None if key is None else self._programs.get(key.key)
+        if program is None or not program.run.suits(usual):
+            step, source = self._traced_step(source, state, forward_mode=forward)
+            if traced or _is_traced(step):
+                _check_traceable(stop, checkpoints, source)
+                each = lambda state, _: step(state, source.first())
+                state, infos = jax.lax.scan(each, state, length=total)
+                return RunResult(self.get_params(state), state, infos.loss)
+            state = state if layout is None else layout.put_state(state)
+            program = StepProgram.of(step, state, source, layout, length, usual)
+            if key is not None and isinstance(source, Whole):
+                self._programs = {key.key: program}
+                self._held = key.held
         outcome = Runner(
-            SVISteps(step, state, self._initialised(), length, layout, source, usual),
+            SVISteps(program, self._initialised(), layout, source),
             length,
             stop=stop,
             progress=progress_bar,
@@ -362,6 +381,40 @@ class SVI(infer.SVI):
             return state, StepInfo(loss, made.exploded)
 
         return step
+
+    def _traced_step(
+        self, source: AbstractSource, state: SVIState, *, forward_mode: bool
+    ) -> tuple[PureStep, AbstractSource]:
+        """One step, traced, and its source: one that is held where the model reads values."""
+
+        def traced(source: AbstractSource) -> PureStep:
+            step = self._pure_step(source, forward_mode)
+            with nullcontext() if self.layout is None else self.layout.active():
+                return eqx.filter_closure_convert(step, state, source.first())
+
+        if not isinstance(source, Whole):
+            return traced(source), source
+        try:
+            return traced(source), source
+        except Exception:
+            # Whatever it is: if it is a fault of the model, it comes again.
+            held = source.held()
+            return traced(held), held
+
+    def _read_by_steps(
+        self, source: AbstractSource, state: SVIState, length: int, *, forward_mode: bool
+    ) -> Contents | None:
+        """All that the program of the steps depends on; None where that is not known."""
+        if not isinstance(source, Whole) or self.layout is not None or is_handled():
+            return None
+        read = (self.model, self.guide, self.loss, self.static_kwargs, self.rule, self.problem)
+        how = forward_mode, capacity_of(length), is_validating()
+        found = contents(*read, source.rest, *how)
+        if found is None:
+            return None
+        given = state, source.first()
+        kinds = [(jax.typeof(leaf), leaf.sharding) for leaf in jax.tree.leaves(given)]
+        return Contents((found.key, settings(), jax.tree.structure(given), *kinds), found.held)
 
     def _cause(
         self, rng_key: PRNGKeyArray, state: SVIState, args: tuple, kwargs: dict[str, Any]

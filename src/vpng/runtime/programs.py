@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.tree_util import PyTreeDef
 from jaxtyping import Array, PyTree
 
 from vpng.numerics.jax_settings import jax_setting
 from vpng.numerics.trees import is_traced
 from vpng.runtime.compilation import USUAL_STEPS, Options, compiler_options
-from vpng.runtime.simplified import simplified
+from vpng.runtime.simplified import Program, evaluated, simplified
 
 MOST_KEPT = 128
 """Programs that a process keeps; the one that has not been used for longest goes first."""
@@ -50,12 +50,45 @@ class _Kept:
 _kept = _Kept()
 
 
+class CompiledProgram:
+    """A program that can be run."""
+
+    def __init__(
+        self,
+        executable: Executable,
+        constants: list[Array],
+        results: PyTreeDef,
+        traced: Program,
+        options: Options,
+    ) -> None:
+        """Put together.
+
+        Args:
+            executable: of the constants and the leaves of the arguments.
+            constants: what the function captured.
+            results: structure of what it returns.
+            traced: what was compiled.
+            options: with which.
+        """
+        self._executable, self._constants, self._results = executable, constants, results
+        self._traced, self._options = traced, options
+
+    def __call__(self, *arguments: PyTree) -> PyTree:
+        """What the function returns."""
+        found = self._executable(self._constants, *_arrays(arguments))
+        return jax.tree.unflatten(self._results, found)
+
+    def suits(self, num_steps: int) -> bool:
+        """Whether it would be compiled in the same way for so many steps."""
+        return compiler_options(self._traced, num_steps) == self._options
+
+
 def compiled_program(
     function: Callable[..., PyTree],
     *arguments: PyTree,
     out_shardings: Callable[[PyTree], PyTree] | None = None,
     num_steps: int = USUAL_STEPS,
-) -> Callable[..., PyTree]:
+) -> CompiledProgram:
     """`function` compiled for arguments of these shapes, or found if it has been before.
 
     Args:
@@ -78,21 +111,16 @@ def compiled_program(
     constants = _arrays(program.consts)
 
     def called(constants: list[Array], *leaves: Array) -> list[Array]:
-        return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, constants))(*leaves)
+        return evaluated(program, constants, leaves)
 
     called.__name__ = getattr(function, "__name__", "program")
     placed = {}
     if out_shardings is not None:
         placed["out_shardings"] = jax.tree.leaves(jax.tree.broadcast(out_shardings(result), result))
     traced = jax.jit(called, **placed).trace(constants, *leaves)
-    options = compiler_options(traced.jaxpr, num_steps)
+    options = compiler_options(program, num_steps)
     executable = _executable(traced.lower(), [*constants, *leaves], options)
-    results = jax.tree.structure(result)
-
-    def run(*arguments: PyTree) -> PyTree:
-        return jax.tree.unflatten(results, executable(constants, *_arrays(arguments)))
-
-    return run
+    return CompiledProgram(executable, constants, jax.tree.structure(result), program, options)
 
 
 class AtOnce:

@@ -6,11 +6,12 @@ equations of a small model's step are such copies.
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jaxtyping import Array
 
 from vpng.numerics.derivatives import parts
 
@@ -31,9 +32,10 @@ _SAME = ("stop_gradient", "copy")
 """What changes nothing in a program that is not differentiated any more."""
 
 Atom = Var | Literal
+Program: TypeAlias = ClosedJaxpr
 
 
-def simplified(program: ClosedJaxpr) -> ClosedJaxpr:
+def simplified(program: Program) -> Program:
     """The same program of fewer equations: equal ones once, calls in line, unused ones left out."""
     places, first = program.jaxpr.constvars, {}
     instead: dict[Var, Atom] = {
@@ -46,6 +48,11 @@ def simplified(program: ClosedJaxpr) -> ClosedJaxpr:
     kept = [i for i, place in enumerate(places) if place in read]
     simple = simple.replace(constvars=[places[i] for i in kept])
     return ClosedJaxpr(simple, [program.consts[i] for i in kept])
+
+
+def evaluated(program: Program, constants: list[Array], leaves: Sequence[Array]) -> list[Array]:
+    """What a program returns with these constants in the place of its own."""
+    return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, constants))(*leaves)
 
 
 class _Simplifier:
