@@ -10,9 +10,11 @@ import pytest
 from numpyro.infer import Trace_ELBO, autoguide
 
 from vpng import Dense, Parameters, fit, optimizers
+from vpng.numerics.derivatives import primitives
 from vpng.numpyro import SVI
 from vpng.problems import LinearLatent
 from vpng.runtime.programs import compiled_program
+from vpng.runtime.simplified import simplified
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 KEY = jax.random.key(0)
@@ -152,3 +154,19 @@ def test_another_fit_compiles_nothing(compilations):
     again = fitted(0, 20, 10)
     assert compilations == []
     np.testing.assert_array_equal(first.history.step_losses, again.history.step_losses)
+
+
+def test_a_first_run_is_four_programs_of_few_equations(compilations):
+    """A start, the state, the steps, the result; nothing is compiled one operation at a time."""
+    covariates = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
+    covariates = jax.device_put(covariates)
+    data = covariates, jax.device_put(np.ones(7, np.float32))
+    key = jax.random.key(0)
+    svi = make_svi("automatic")
+    compilations.clear()
+    state = svi.run(key, 5, *data, progress_bar=False).state
+    assert len(compilations) <= 4
+    step = jax.make_jaxpr(svi.update)(state, *data)
+    count = lambda program: len(list(primitives(program.jaxpr)))
+    assert count(simplified(step)) < 0.6 * count(step)
+    assert count(simplified(step)) < 1400

@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 from vpng.numerics.jax_settings import jax_setting
 from vpng.numerics.trees import is_traced
 from vpng.runtime.compilation import USUAL_STEPS, Options, compiler_options
-from vpng.runtime.simplified import Program, evaluated, simplified
+from vpng.runtime.simplified import evaluated, simplified
 
 MOST_KEPT = 128
 """Programs that a process keeps; the one that has not been used for longest goes first."""
@@ -58,7 +58,7 @@ class CompiledProgram:
         executable: Executable,
         constants: list[Array],
         results: PyTreeDef,
-        traced: Program,
+        traced: Any,
         options: Options,
     ) -> None:
         """Put together.

@@ -6,7 +6,7 @@ equations of a small model's step are such copies.
 """
 
 from collections.abc import Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,10 +32,9 @@ _SAME = ("stop_gradient", "copy")
 """What changes nothing in a program that is not differentiated any more."""
 
 Atom = Var | Literal
-Program: TypeAlias = ClosedJaxpr
 
 
-def simplified(program: Program) -> Program:
+def simplified(program: ClosedJaxpr) -> ClosedJaxpr:
     """The same program of fewer equations: equal ones once, calls in line, unused ones left out."""
     places, first = program.jaxpr.constvars, {}
     instead: dict[Var, Atom] = {
@@ -50,7 +49,7 @@ def simplified(program: Program) -> Program:
     return ClosedJaxpr(simple, [program.consts[i] for i in kept])
 
 
-def evaluated(program: Program, constants: list[Array], leaves: Sequence[Array]) -> list[Array]:
+def evaluated(program: ClosedJaxpr, constants: list[Array], leaves: Sequence[Array]) -> list[Array]:
     """What a program returns with these constants in the place of its own."""
     return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, constants))(*leaves)
 
