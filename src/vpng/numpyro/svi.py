@@ -159,6 +159,7 @@ class SVI(infer.SVI):
         self.problem: TracedProblem | None = None
         self.rule: AbstractRule | None = None
         self._constrain: AtOnce | None = None
+        self._begin: AtOnce | None = None
         self._programs: dict[Hashable, StepProgram] = {}
         self._held: list[Any] = []
 
@@ -184,7 +185,7 @@ class SVI(infer.SVI):
                     raise
                 raise InputError(f"{str(error).rstrip('.')}. {DISCRETE_REMEDY}") from error
         self.constrain_fn = found.constrain_fn
-        self._constrain = AtOnce(self._bound())
+        self._constrain = AtOnce(self._bound(), self._constrain)
         self.problem, parameters = traced_problem(
             self.model,
             self.guide,
@@ -202,7 +203,8 @@ class SVI(infer.SVI):
         )
         rule = self.rule = self._chosen_rule(parameters, called)
         self.optim = RuleAsOptimizer(rule, self.problem.model_names)
-        return SVIState(AtOnce(rule.init)(parameters), mutable, key)
+        self._begin = AtOnce(rule.init, self._begin)
+        return SVIState(self._begin(parameters), mutable, key)
 
     def get_params(self, svi_state: SVIState) -> dict[str, PyTree]:
         """The constrained values of all parameters: of the last accepted step."""

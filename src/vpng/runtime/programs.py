@@ -20,6 +20,7 @@ from jaxtyping import Array, PyTree
 from vpng.numerics.jax_settings import jax_setting
 from vpng.numerics.trees import is_traced
 from vpng.runtime.compilation import USUAL_STEPS, Options, compiler_options
+from vpng.runtime.contents import contents
 from vpng.runtime.simplified import evaluated, simplified
 
 MOST_KEPT = 128
@@ -129,9 +130,18 @@ class AtOnce:
     Traced once for arguments of each kind. Inside another program it is a part of that.
     """
 
-    def __init__(self, function: Callable[..., PyTree]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., PyTree], before: "AtOnce | None" = None) -> None:
+        """Of a function.
+
+        Args:
+            function: pure.
+            before: another one, whose programs will do if its function reads the same.
+        """
+        self._function, self._read = function, contents(function)
         self._programs: dict[Any, Callable[..., PyTree]] = {}
+        if before is not None and self._read is not None and before._read is not None:
+            same = self._read.key == before._read.key
+            self._programs = before._programs if same else {}
 
     def __call__(self, *arguments: PyTree) -> PyTree:
         """What the function makes of the arguments; dictionaries in the order of their names."""
