@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import PyTreeDef
 from jaxtyping import Array, PyTree
 
 from vpng.numerics.jax_settings import jax_setting
@@ -58,7 +57,7 @@ class CompiledProgram:
         self,
         executable: Executable,
         constants: list[Array],
-        results: PyTreeDef,
+        results: Any,
         traced: Any,
         options: Options,
     ) -> None:
