@@ -161,13 +161,14 @@ COMPILED_INIT = {"AutoLowRankMultivariateNormal", "AutoIAFNormal", "AutoBNAFNorm
 """Whose `init` is compiled in one piece; the batched guides and AutoDAIS keep what it computes."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.endurance] if name == "AutoSemiDAIS" else [])
-        for name in OTHERS
-    ],
-)
+MARKS = {
+    "AutoSemiDAIS": [pytest.mark.endurance],
+    # In parts it is shown by the low-rank guide and by the batched one.
+    "AutoBatchedLowRankMultivariateNormal": [pytest.mark.exhaustive],
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in OTHERS])
 def test_every_other_guide(name):
     model, guide = OTHERS[name]()
     arguments = () if name == "AutoSemiDAIS" else data()

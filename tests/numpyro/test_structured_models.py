@@ -76,10 +76,10 @@ def test_data_of_other_groups_are_fitted_too():
     """What was found for the first data does not hold for the next, and the steps go on."""
     svi = SVI(hierarchy, AutoNormal(hierarchy))
     state = svi.init(jax.random.key(0), GROUP, DATA)
-    update = jax.jit(svi.update)
-    first = float(svi.evaluate(state, GROUP[::-1], DATA))
+    update, evaluate = jax.jit(svi.update), jax.jit(svi.evaluate)
+    first = float(evaluate(state, GROUP[::-1], DATA))
     for _ in range(30):
         state, _ = update(state, GROUP[::-1], DATA)
-    last = float(svi.evaluate(state, GROUP[::-1], DATA))
+    last = float(evaluate(state, GROUP[::-1], DATA))
     assert np.isfinite(last)
     assert last < first

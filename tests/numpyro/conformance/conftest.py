@@ -31,13 +31,19 @@ RARELY = pytest.param(with_optim, marks=pytest.mark.exhaustive)
 
 @pytest.fixture(params=[theirs, automatic, RARELY], ids=lambda make: make.__name__)
 def make_usual(request):
-    """The same where there are many programs, whose start and loss do not depend on the optim."""
+    """The same; with an optim only in the exhaustive run, where what is shown is not about it."""
     return request.param
 
 
 @pytest.fixture(params=[automatic, with_optim], ids=lambda make: make.__name__)
 def make_ours(request):
     """Ours alone, for what NumPyro does not do."""
+    return request.param
+
+
+@pytest.fixture(params=[automatic, RARELY], ids=lambda make: make.__name__)
+def make_ours_usual(request):
+    """Ours alone; with an optim only in the exhaustive run."""
     return request.param
 
 

@@ -116,8 +116,8 @@ def test_no_guide_is_forgotten():
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_guide_begins_as_with_numpyro(make_svi, name):
-    as_numpyro(make_svi, PROGRAMS[name])
+def test_the_guide_begins_as_with_numpyro(make_usual, name):
+    as_numpyro(make_usual, PROGRAMS[name])
 
 
 @pytest.mark.exhaustive

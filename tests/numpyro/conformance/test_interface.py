@@ -91,13 +91,13 @@ def test_stable_update_keeps_the_state_if_the_loss_is_not_finite(svi):
     assert svi.get_params(after)["location"] != svi.get_params(state)["location"]
 
 
-def test_loops_of_unknown_length_are_differentiated_forwards(make_svi):
+def test_loops_of_unknown_length_are_differentiated_forwards(make_usual):
     def model(y):
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
         halved = jax.lax.while_loop(lambda z: jnp.abs(z) > 0.5, lambda z: 0.5 * z, mean)
         numpyro.sample("y", dist.Normal(halved, 1.0), obs=y)
 
-    svi = make_svi(model, normal_guide, Trace_ELBO(num_particles=2))
+    svi = make_usual(model, normal_guide, Trace_ELBO(num_particles=2))
     result = svi.run(KEY, 2, Y, forward_mode_differentiation=True, progress_bar=False)
     assert np.all(np.isfinite(result.losses))
 

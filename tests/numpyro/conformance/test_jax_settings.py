@@ -37,8 +37,8 @@ DEAR = [pytest.param(n, marks=pytest.mark.exhaustive) if n == "no leaks" else n 
 
 
 @pytest.mark.parametrize("name", DEAR)
-def test_steps_under_settings_of_jax(make_svi, name):
-    params, loss, evaluated = steps(make_svi, jax.random.key(0), SETTINGS[name])
+def test_steps_under_settings_of_jax(make_usual, name):
+    params, loss, evaluated = steps(make_usual, jax.random.key(0), SETTINGS[name])
     kind = jnp.float64 if name == "double precision" else jnp.float32
     assert {leaf.dtype for leaf in jax.tree.leaves((params, loss))} == {jnp.dtype(kind)}
     assert np.isfinite(loss)
@@ -52,10 +52,10 @@ def test_guides_under_settings_of_jax(make_svi, name, guide):
     assert np.isfinite(steps(make_svi, jax.random.key(0), SETTINGS[name], MAKERS[guide], 5)[1])
 
 
-def test_legacy_keys_draw_what_typed_ones_do(make_svi):
+def test_legacy_keys_draw_what_typed_ones_do(make_usual):
     """A key of raw numbers stays one, and the steps are the same."""
-    typed = steps(make_svi, jax.random.key(7), nullcontext)
-    legacy = steps(make_svi, jax.random.PRNGKey(7), nullcontext)
+    typed = steps(make_usual, jax.random.key(7), nullcontext)
+    legacy = steps(make_usual, jax.random.PRNGKey(7), nullcontext)
     jax.tree.map(np.testing.assert_array_equal, typed, legacy)
 
 

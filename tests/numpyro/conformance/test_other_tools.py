@@ -1,5 +1,7 @@
 """Other people's tools take our objects and results as they take NumPyro's."""
 
+from functools import cache
+
 import arviz_base
 import jax
 import jax.numpy as jnp
@@ -19,11 +21,16 @@ from small_models import normal_guide, normal_mean
 from vpng.numpyro import SVI
 
 
-@pytest.fixture
-def fitted(make_svi):
+@cache
+def fitted_by(make):
     guide = autoguide.AutoNormal(normal_mean)
-    svi = make_svi(normal_mean, guide, Trace_ELBO(num_particles=4))
+    svi = make(normal_mean, guide, Trace_ELBO(num_particles=4))
     return svi, svi.run(KEY, 3, Y, progress_bar=False)
+
+
+@pytest.fixture
+def fitted(make_usual):
+    return fitted_by(make_usual)
 
 
 def test_draws_of_the_posterior_and_of_new_data(fitted):
@@ -58,7 +65,7 @@ def test_sampling_begins_at_the_answer(fitted):
     sampler.run(KEY, Y)
 
 
-def test_a_training_loop_that_hands_networks_over(make_svi):
+def test_a_training_loop_that_hands_networks_over(make_usual):
     """A Flax module goes in, is trained with batches of its own, and comes out again."""
     x = np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]
     y = np.sin(2.0 * x[:, 0])
@@ -70,7 +77,7 @@ def test_a_training_loop_that_hands_networks_over(make_svi):
         with numpyro.plate("data", 8, subsample_size=len(x)):
             numpyro.sample("y", dist.Normal(line(x)[:, 0], 0.3), obs=y)
 
-    svi = make_svi(model, autoguide.AutoDelta(model), Trace_ELBO())
+    svi = make_usual(model, autoguide.AutoDelta(model), Trace_ELBO())
     state = svi.init(KEY, x[:4], y[:4])
     update = jax.jit(svi.update)
     for number in range(4):
@@ -109,7 +116,7 @@ def test_a_schedule_that_ends_at_zero_ends_the_steps():
     assert svi.get_params(state)["location"] == place
 
 
-def test_distributions_of_tensorflow_probability(make_svi):
+def test_distributions_of_tensorflow_probability(make_usual):
     tfd = pytest.importorskip(
         "numpyro.contrib.tfp.distributions",
         reason="TensorFlow Probability is not installed",
@@ -121,5 +128,5 @@ def test_distributions_of_tensorflow_probability(make_svi):
         with numpyro.plate("data", len(y)):
             numpyro.sample("y", tfd.Normal(mean, 1.0), obs=jnp.asarray(y))
 
-    svi = make_svi(model, autoguide.AutoNormal(model), Trace_ELBO())
+    svi = make_usual(model, autoguide.AutoNormal(model), Trace_ELBO())
     assert np.isfinite(svi.run(KEY, 2, Y, progress_bar=False).losses).all()
