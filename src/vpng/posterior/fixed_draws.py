@@ -5,7 +5,6 @@ import math
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 PAIRS_OF_CHUNK = 8
 FEWEST_PAIRS = 32
@@ -25,6 +24,9 @@ def fixed_draws(size: int, seed: int, *, pairs: int | None = None) -> Float[np.n
         seed: of the scrambling.
         pairs: M / 2; as many as there are latents within bounds, if left out.
     """
+    # Half a second, which only who wants a posterior waits for.
+    from scipy.stats import qmc
+
     if pairs is None:
         pairs = min(max(FEWEST_PAIRS, _power_of_two(size + 1)), MOST_PAIRS)
     # From the inside of the unit cube: its corner is infinitely far out.
