@@ -117,12 +117,16 @@ def summary(report: dict[str, Any], clock: str) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any], cores: str, clock: str) -> str:
-    """In Markdown: seconds of all, nats below the best, and where those of vpng went."""
+    """In Markdown: seconds of all, nats below the best, and the shares of those of vpng."""
     cases = report["cores"].get(cores, {})
     names = list(dict.fromkeys(name for found in cases.values() for name in found))
-    stages = ("init", "tracing", "lowering", "compiling", "programs")
+    stages = ("init", "tracing", "lowering", "compiling")
     lines = [
-        "| model | latents | " + " | ".join(names) + " | vpng: " + ", ".join(stages) + " |",
+        "| model | latents | "
+        + " | ".join(names)
+        + " | vpng, % of it: "
+        + ", ".join(stages)
+        + " |",
         "| --- " * (len(names) + 3) + "|",
     ]
     for case, found in cases.items():
@@ -130,7 +134,7 @@ def table(report: dict[str, Any], cores: str, clock: str) -> str:
         row = [case, str(report["latents"][case])]
         row += [_cell(found.get(name), best, clock) for name in names]
         own = found.get("vpng", {})
-        row.append(", ".join(_short(own.get(stage)) for stage in stages))
+        row.append(", ".join(_share(own.get(stage), own.get(WALL)) for stage in stages))
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 
@@ -146,8 +150,8 @@ def _cell(entry: dict[str, Any] | None, best: float | None, clock: str = WALL) -
     return f"{entry[clock]:.2f}{short}{late}"
 
 
-def _short(value: float | None) -> str:
-    return "" if value is None else f"{value:.2g}" if isinstance(value, float) else str(value)
+def _share(value: float | None, whole: float | None) -> str:
+    return "" if value is None or whole is None else f"{100 * value / whole:.0f}"
 
 
 def keep(report: dict[str, Any], path: Path) -> None:
