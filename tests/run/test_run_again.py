@@ -108,3 +108,12 @@ def test_inside_a_handler_nothing_is_taken_from_outside():
         outside = svi.run(KEY, 150, y, progress_bar=False)
     # Prior and likelihood count three times, and so the posterior is narrower by the root of it.
     np.testing.assert_allclose(outside.params["z_auto_loc"], posterior_mean(y), atol=1e-2)
+
+
+def test_progress_says_that_it_is_compiling(svi, capsys):
+    svi, _ = svi
+    svi.run(KEY, 5, data(0), progress_bar=False)
+    assert capsys.readouterr().err == ""
+    # Other shapes.
+    svi.run(KEY, 5, jnp.ones(9), progress_bar=True)
+    assert "compiling" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from vpng.checks import positive_integer
 from vpng.curvature import AbstractCurvature
 from vpng.damping import AbstractDamping
 from vpng.distributed.layout import Layout, as_layout
+from vpng.distributed.processes import is_first
 from vpng.errors import InputError, expected
 from vpng.fisher import AbstractMetric, BayesianNetwork, Divergence, Exact, LogFactors
 from vpng.numerics.jax_settings import settings
@@ -78,6 +79,7 @@ from vpng.problem import Parameters
 from vpng.random import written_out
 from vpng.run.checkpoint import Checkpoints
 from vpng.run.outcome import StopReason
+from vpng.run.progress import compiling
 from vpng.run.runner import Runner
 from vpng.run.stopping import Converged
 from vpng.runtime.compilation import USUAL_STEPS
@@ -305,7 +307,8 @@ class SVI(infer.SVI):
         args, kwargs = source.called(first)
         state = init_state
         if state is None or self.problem is None or source.per_epoch is not None:
-            with source.counted(first):
+            shown = progress_bar and is_first() and not _is_traced((rng_key, jnp.zeros(())))
+            with compiling(enabled=shown), source.counted(first):
                 begun = self.init(rng_key, *args, init_params=init_params, **kwargs)
             state = begun if state is None else state
         layout, state = self.layout, with_strong_types(state)
@@ -316,14 +319,17 @@ class SVI(infer.SVI):
         key = None if traced else self._read_by_steps(source, state, length, forward_mode=forward)
         program = None if key is None else self._programs.get(key.key)
         if program is None or not program.run.suits(usual):
-            step, source = self._traced_step(source, state, forward_mode=forward)
-            if traced or _is_traced(step):
+            program = None
+            with compiling(enabled=progress_bar and is_first() and not traced):
+                step, source = self._traced_step(source, state, forward_mode=forward)
+                if not (traced or _is_traced(step)):
+                    state = state if layout is None else layout.put_state(state)
+                    program = StepProgram.of(step, state, source, layout, length, usual)
+            if program is None:
                 _check_traceable(stop, checkpoints, source)
                 each = lambda state, _: step(state, source.first())
                 state, infos = jax.lax.scan(each, state, length=total)
                 return RunResult(self.get_params(state), state, infos.loss)
-            state = state if layout is None else layout.put_state(state)
-            program = StepProgram.of(step, state, source, layout, length, usual)
             if key is not None and isinstance(source, Whole):
                 self._programs = {key.key: program}
                 self._held = key.held

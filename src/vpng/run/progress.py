@@ -28,3 +28,15 @@ def progress_bar(total: int, *, enabled: bool, per_epoch: int | None = None) -> 
     unit, size = ("step", 1) if per_epoch is None else ("epoch", per_epoch)
     with tqdm(total=total // size, unit=unit) as display:
         yield _Bar(display, size)
+
+
+@contextmanager
+def compiling(*, enabled: bool) -> Iterator[None]:
+    """Says so while it lasts, or nothing."""
+    if not enabled:
+        yield
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(bar_format="compiling{desc}", leave=False):
+        yield
