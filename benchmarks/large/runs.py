@@ -19,7 +19,7 @@ from zoo.case import Case
 
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 FIRST_PART = 1 / 3
-"""Of the time, after which only the better rates of Adam go on."""
+"""Of the time for steps, after which only the better rates of Adam go on."""
 
 GOING_ON = 2
 """Rates of Adam that have all the time: the best so far."""
@@ -126,7 +126,7 @@ def adam(case: Case, key: jax.Array, limit: float, num_particles: int) -> Found:
         state, np.float32(rate), np.int32(count), case.args
     )
     for lane in lanes:
-        lane.go(forwards, get, limit * FIRST_PART)
+        lane.go(forwards, get, setup + FIRST_PART * (limit - setup))
     best = sorted(lanes, key=lambda lane: -evaluator(lane.track.parameters[-1]))
     for lane in best[:GOING_ON]:
         lane.go(forwards, get, limit)

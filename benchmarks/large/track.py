@@ -16,7 +16,7 @@ from numpyro.infer import Trace_ELBO
 
 from zoo.case import Case
 
-SHARE = 0.2
+SHARE = 0.3
 """Of the time so far that passes between two looks."""
 
 MOST_AT_ONCE = 512

@@ -143,12 +143,11 @@ class _Mixed(LocalProblem):
 
     def likelihood(self, model, latent, batch):
         outputs = jnp.exp(0.5 * (latent @ model["latents"]))
-        parts = dist.Categorical(probs=jnp.array([0.3, 0.7]))
-        mixture = dist.MixtureSameFamily(parts, dist.Normal(outputs[:, :2], 1.0))
-        return mixture, FAMILIES["normal"](outputs, model)
+        counted = dist.DirichletMultinomial(outputs[:, :2], 4)
+        return counted, FAMILIES["normal"](outputs, model)
 
     def observed(self, batch):
-        return jnp.zeros(batch["inputs"].shape[0]), batch["observed"]
+        return jnp.full((batch["inputs"].shape[0], 2), 2), batch["observed"]
 
 
 def test_exact_falls_back_to_samples_site_by_site():

@@ -1,6 +1,13 @@
 """Fisher matrices as lazy operators, and the metrics that make them."""
 
-from vpng.fisher.estimator import AbstractEstimator, Exact, Probed, Sampled
+from vpng.fisher.estimator import (
+    AbstractEstimator,
+    Exact,
+    Probed,
+    Sampled,
+    Source,
+    source_of_information,
+)
 from vpng.fisher.families import has_closed_form, whiten
 from vpng.fisher.log_factors import LogFactors
 from vpng.fisher.metric import (
@@ -24,8 +31,10 @@ __all__ = [
     "Predictive",
     "Probed",
     "Sampled",
+    "Source",
     "Sum",
     "Variational",
     "has_closed_form",
+    "source_of_information",
     "whiten",
 ]

@@ -2,6 +2,7 @@
 
 import warnings
 from abc import abstractmethod
+from enum import Enum
 from functools import cache
 from typing import ClassVar
 
@@ -13,11 +14,19 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from vpng.checks import positive_integer
 from vpng.fisher.conditional import joint_rows, sampled_scores
-from vpng.fisher.families import Whitened, has_closed_form, whitened
+from vpng.fisher.families import Whitened, has_closed_form, is_by_quadrature, whitened
 from vpng.fisher.misfit import scaled_by_misfit
-from vpng.fisher.unwrap import unwrapped
+from vpng.fisher.numerical import by_second_derivatives
+from vpng.fisher.unwrap import core_of, unwrapped
 from vpng.problem import Site
 from vpng.random import with_loop
+
+CENSORED = (
+    dist.LeftCensoredDistribution,
+    dist.RightCensoredDistribution,
+    dist.IntervalCensoredDistribution,
+)
+"""Families whose values are bounds in part."""
 
 
 class AbstractEstimator(eqx.Module):
@@ -163,9 +172,22 @@ class Probed(AbstractEstimator):
 def _closed_form(site: Site) -> Whitened | None:
     if site.moving:
         return joint_rows(site.distribution, site.value)
+    if isinstance(unwrapped(site.distribution), CENSORED):
+        return _at_the_data(site)
     if not has_closed_form(site.distribution):
         return None
     return whitened(site.distribution, site.distribution)
+
+
+def _at_the_data(site: Site) -> Whitened | None:
+    """Of data some of which are bounds: how they would fall again is not known."""
+    core = core_of(site.distribution, site.value)
+    if core is None:
+        return None
+    rows = by_second_derivatives(core.distribution, core.value)
+    if core.mask is not None:
+        rows = rows * core.mask[..., None]
+    return Whitened(jnp.ones((), rows.dtype), rows)
 
 
 def _samples(rng_key: PRNGKeyArray, distribution: dist.Distribution, count: int) -> Array | None:
@@ -201,3 +223,25 @@ def _weight(rows: Array, site: Site) -> Array:
         return weight
     weight = jnp.broadcast_to(weight, site.distribution.batch_shape)
     return weight.reshape(weight.shape + (1,) * (rows.ndim - weight.ndim))
+
+
+class Source(Enum):
+    """Where the information of an observed site comes from."""
+
+    EXACT = "exact"
+    QUADRATURE = "quadrature"
+    HESSIAN = "Hessian"
+    SAMPLED = "sampled"
+    NONE = "none"
+
+
+def source_of_information(distribution: dist.Distribution) -> Source:
+    """Where `Exact` has the information of a family from."""
+    if isinstance(unwrapped(distribution), CENSORED):
+        return Source.HESSIAN
+    if has_closed_form(distribution):
+        return Source.QUADRATURE if is_by_quadrature(distribution) else Source.EXACT
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        known = _samples(jax.random.key(0), distribution, 1) is not None
+    return Source.SAMPLED if known else Source.NONE

@@ -15,14 +15,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
-from jax.scipy.special import polygamma
+from jax.scipy.special import i0e, i1e, polygamma
 from jaxtyping import Array, Float
 from numpyro.distributions import transforms
 
+from vpng.fisher.numerical import at_zero, by_quadrature
 from vpng.fisher.quadrature import negative_binomial_dispersion_information
-from vpng.fisher.unwrap import has_arrays
+from vpng.fisher.unwrap import has_arrays, unwrapped
 from vpng.numpyro_names import mask_of
 
 Family = TypeVar("Family", bound=dist.Distribution)
@@ -82,7 +84,15 @@ def _rule(distribution: dist.Distribution) -> Whiten | None:
         if family is not object and family in _family.registry:
             known = kind.__module__.startswith("numpyro.") or kind.log_prob is family.log_prob
             return _family(distribution) if known else None
-    return None
+    return _numerical(distribution) if kind.__module__.startswith("numpyro.") else None
+
+
+def _numerical(distribution: dist.Distribution) -> Whiten | None:
+    """By sums over values; of families with a zero apart, from that of the base."""
+    if isinstance(distribution, dist.ZeroInflatedProbs | dist.HurdleProbs):
+        base = _rule(distribution.base_dist)
+        return None if base is None else at_zero(distribution, base)
+    return by_quadrature(distribution)
 
 
 def same_density(family: type[Family]) -> type[Family]:
@@ -92,8 +102,17 @@ def same_density(family: type[Family]) -> type[Family]:
 
 
 def has_closed_form(distribution: dist.Distribution) -> bool:
-    """Whether the Fisher information of `distribution` is known exactly."""
+    """Whether the Fisher information of `distribution` is known, exactly or by quadrature."""
     return _rule(distribution) is not None
+
+
+def is_by_quadrature(distribution: dist.Distribution) -> bool:
+    """Whether the information of a family of its own, or of its base, is a sum over values."""
+    inner = unwrapped(distribution)
+    if isinstance(inner, dist.ZeroInflatedProbs | dist.HurdleProbs):
+        return is_by_quadrature(inner.base_dist)
+    own = [family for family in type(inner).__mro__ if family is not object]
+    return not any(family in _family.registry for family in own)
 
 
 def whiten(at: dist.Distribution, of: dist.Distribution) -> Float[Array, "..."]:
@@ -220,6 +239,81 @@ _register(
         lambda at, of: (of.concentration, of.rate / at.rate),
     ),
 )
+_GAMMA = float(np.euler_gamma)
+"""Euler's constant."""
+
+_register(
+    dist.Weibull,
+    # The scale on its own scale: d scale / scale.
+    rule=_pairwise(
+        lambda d: (
+            d.concentration**2,
+            -(1.0 - _GAMMA) * jnp.ones_like(d.concentration),
+            (math.pi**2 / 6.0 + (1.0 - _GAMMA) ** 2) / d.concentration**2,
+        ),
+        lambda at, of: (of.scale / at.scale, of.concentration),
+    ),
+)
+_register(
+    dist.Gumbel,
+    rule=_pairwise(
+        lambda d: (
+            1.0 / d.scale**2,
+            -(1.0 - _GAMMA) / d.scale**2,
+            (math.pi**2 / 6.0 + (1.0 - _GAMMA) ** 2) / d.scale**2,
+        ),
+        lambda at, of: (of.loc, of.scale),
+    ),
+)
+
+
+@_family.register(dist.VonMises)
+def _von_mises(_at: dist.VonMises) -> Whiten:
+    def roots(d: Member) -> tuple[Array, Array]:
+        k = d.concentration
+        ratio = i1e(k) / i0e(k)
+        small = k < 1e-2
+        apart = jnp.where(small, 1.0, k)
+        # Near zero the difference is 1/2, and all rounding.
+        spread = jnp.where(small, 0.5, 1.0 - ratio**2 - ratio / apart)
+        return jnp.sqrt(k * ratio), jnp.sqrt(jnp.maximum(spread, 0.0))
+
+    return DiagonalRule(
+        lambda d: _stack(roots(d), d.batch_shape),
+        lambda d: _stack([d.loc, d.concentration], d.batch_shape),
+    )
+
+
+@_family.register(dist.Dirichlet)
+def _dirichlet(_at: dist.Dirichlet) -> Whiten:
+    def rule(at: Member, of: Member) -> Array:
+        a = at.concentration
+        size = a.shape[-1]
+        whole = polygamma(1, jnp.sum(a, axis=-1))[..., None, None]
+        information = polygamma(1, a)[..., None] * jnp.eye(size) - whole
+        lower = jnp.linalg.cholesky(information)
+        return jnp.einsum("...ij,...i->...j", lower, of.concentration)
+
+    return rule
+
+
+@_family.register(dist.LowRankMultivariateNormal)
+def _low_rank_normal(_at: dist.LowRankMultivariateNormal) -> Whiten:
+    full = lambda d: dist.MultivariateNormal(
+        d.loc, covariance_matrix=d.covariance_matrix, validate_args=False
+    )
+    return lambda at, of: whiten(full(at), full(of))
+
+
+@_family.register(dist.GaussianRandomWalk)
+def _random_walk(_at: dist.GaussianRandomWalk) -> DiagonalRule:
+    # As many independent moves as steps.
+    return DiagonalRule(
+        lambda d: _stack([math.sqrt(2.0 * d.num_steps) / d.scale], d.batch_shape),
+        lambda d: _stack([d.scale], d.batch_shape),
+    )
+
+
 _register(
     dist.Beta,
     rule=_pairwise(

@@ -1,6 +1,6 @@
 """A distribution without the wrappers that NumPyro puts around it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,9 +56,19 @@ def core_of(distribution: dist.Distribution, value: Array) -> Core | None:
                 return None
             for transform in reversed(distribution.transforms):
                 value = jnp.asarray(transform.inv(value))
+        elif isinstance(distribution, dist.GaussianRandomWalk):
+            return _moves(distribution, value, mask)
         elif not isinstance(distribution, dist.Independent | dist.ExpandedDistribution):
             return Core(distribution, value, mask)
         distribution = distribution.base_dist
+
+
+def _moves(distribution: Any, value: Array, mask: Array | None) -> Core:
+    """A random walk as what it is: every step is Normal about the one before."""
+    before = jnp.concatenate([jnp.zeros_like(value[..., :1]), value[..., :-1]], axis=-1)
+    scale = jnp.broadcast_to(distribution.scale[..., None], value.shape)
+    moves = dist.Normal(before, scale, validate_args=False)
+    return Core(moves, value, None if mask is None else mask[..., None])
 
 
 def has_arrays(transform: PyTree) -> bool:
