@@ -138,7 +138,8 @@ class _Sorted(set):
         return iter(sorted(super().__iter__(), key=str))
 
     def union(self, *others: Any) -> "_Sorted":
-        return _Sorted(super().union(*others))
+        # NumPyro calls it on the class too, where the first one is a plain set.
+        return _Sorted(set.union(self, *others))
 
 
 @contextmanager

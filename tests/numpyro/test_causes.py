@@ -31,8 +31,7 @@ def model(values):
 @pytest.fixture(scope="module")
 def start():
     svi = SVI(model, AutoNormal(model), loss=Trace_ELBO())
-    with pytest.warns(UserWarning, match="factor"):
-        state = jax.jit(svi.init)(KEY, GOOD)
+    state = jax.jit(svi.init)(KEY, GOOD)
     return svi, state.optim_state
 
 
