@@ -140,8 +140,8 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_loss_is_numpyros(make_svi, name):
-    as_numpyro(make_svi, PROGRAMS[name])
+def test_the_loss_is_numpyros(make_usual, name):
+    as_numpyro(make_usual, PROGRAMS[name])
 
 
 @pytest.mark.exhaustive

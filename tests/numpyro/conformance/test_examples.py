@@ -453,7 +453,31 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+RARELY = {
+    "Gaussian process in a basis",
+    "angles",
+    "annotators",
+    "autoregression",
+    "censored and truncated",
+    "init_to_feasible",
+    "init_to_mean",
+    "init_to_median",
+    "init_to_uniform",
+    "mixture, closed form",
+    "ordinal regression",
+    "plates in any order",
+    "zero-inflated counts",
+}
+"""What they consist of is in another of the programs, or among the handlers."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name in RARELY else [])
+        for name in PROGRAMS
+    ],
+)
 def test_the_loss_is_numpyros(make_usual, name):
     as_numpyro(make_usual, PROGRAMS[name])
 

@@ -79,7 +79,8 @@ def test_arguments_vary_and_static_ones_do_not(make_svi):
     assert at(0.0) != at(2.0)
 
 
-def test_stable_update_keeps_the_state_if_the_loss_is_not_finite(svi):
+def test_stable_update_keeps_the_state_if_the_loss_is_not_finite(make_usual):
+    svi = make_usual(normal_mean, normal_guide, Trace_ELBO(num_particles=2))
     state, update = svi.init(KEY, Y), jax.jit(svi.stable_update)
     with numpyro.validation_enabled(False):
         after, loss = update(state, np.full_like(Y, np.nan))
@@ -102,9 +103,9 @@ def test_loops_of_unknown_length_are_differentiated_forwards(make_usual):
     assert np.all(np.isfinite(result.losses))
 
 
-def test_the_loop_of_numpyros_examples(make_svi):
+def test_the_loop_of_numpyros_examples(make_usual):
     """Init, a jitted body with batches drawn inside, `fori_loop`, evaluate, get_params."""
-    svi = make_svi(normal_mean, normal_guide, Trace_ELBO())
+    svi = make_usual(normal_mean, normal_guide, Trace_ELBO())
     state = svi.init(KEY, Y[:2])
 
     @jax.jit

@@ -37,8 +37,8 @@ DEAR = [pytest.param(n, marks=pytest.mark.exhaustive) if n == "no leaks" else n 
 
 
 @pytest.mark.parametrize("name", DEAR)
-def test_steps_under_settings_of_jax(make_usual, name):
-    params, loss, evaluated = steps(make_usual, jax.random.key(0), SETTINGS[name])
+def test_steps_under_settings_of_jax(make_ours_usual, name):
+    params, loss, evaluated = steps(make_ours_usual, jax.random.key(0), SETTINGS[name])
     kind = jnp.float64 if name == "double precision" else jnp.float32
     assert {leaf.dtype for leaf in jax.tree.leaves((params, loss))} == {jnp.dtype(kind)}
     assert np.isfinite(loss)
@@ -59,8 +59,8 @@ def test_legacy_keys_draw_what_typed_ones_do(make_usual):
     jax.tree.map(np.testing.assert_array_equal, typed, legacy)
 
 
-def test_the_state_keeps_the_kind_of_the_key(make_svi):
-    svi = make_svi(normal_mean, autoguide.AutoNormal(normal_mean), Trace_ELBO())
+def test_the_state_keeps_the_kind_of_the_key(make_usual):
+    svi = make_usual(normal_mean, autoguide.AutoNormal(normal_mean), Trace_ELBO())
     for key in (jax.random.key(1), jax.random.PRNGKey(1), jax.random.key(1, impl="rbg")):
         state = svi.init(key, Y)
         assert state.rng_key.dtype == key.dtype

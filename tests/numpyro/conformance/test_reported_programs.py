@@ -225,9 +225,9 @@ def counting(y):
 
 
 @pytest.mark.parametrize("num_particles", [pytest.param(1, marks=pytest.mark.exhaustive), 4])
-def test_mutable_state_is_that_of_the_first_particle(make_ours, y, num_particles):
+def test_mutable_state_is_that_of_the_first_particle(make_ours_usual, y, num_particles):
     """Neither lost nor mixed: one more for every step that is taken, and one draw's value."""
-    svi = make_ours(counting, normal_guide, Trace_ELBO(num_particles=num_particles))
+    svi = make_ours_usual(counting, normal_guide, Trace_ELBO(num_particles=num_particles))
     state = svi.init(KEY, y)
     begun = float(state.mutable_state["noted"]["count"])
     update = jax.jit(svi.update)
@@ -253,7 +253,13 @@ def test_mutable_state_is_that_of_the_first_particle(make_ours, y, num_particles
             [3.0, 2.0, 5.0, 4.0, 1.0],
             {"shape": 17.0, "inverse_scale": 6.0},
         ),
-        (coin, beta_guide, [1.0] * 6 + [0.0] * 4, {"heads": 16.0, "tails": 14.0}),
+        pytest.param(
+            coin,
+            beta_guide,
+            [1.0] * 6 + [0.0] * 4,
+            {"heads": 16.0, "tails": 14.0},
+            marks=pytest.mark.exhaustive,
+        ),
     ],
     ids=["gamma", "beta"],
 )
@@ -281,7 +287,7 @@ def test_bounds_that_are_arrays_are_constants_of_the_problem(y, recwarn):
     assert not [each for each in recwarn if "static" in str(each.message)]
 
 
-def test_the_weights_of_a_surrogate_do_not_run_off(make_usual):
+def test_the_weights_of_a_surrogate_do_not_run_off(make_ours_usual):
     x = jnp.linspace(-1.0, 1.0, 20)
     labels = (x > 0.2).astype(float)
 
@@ -300,7 +306,7 @@ def test_the_weights_of_a_surrogate_do_not_run_off(make_usual):
             numpyro.sample("label", dist.Bernoulli(logits=slope * x[::5]), obs=labels[::5])
 
     guide = autoguide.AutoSurrogateLikelihoodDAIS(model, surrogate, K=2)
-    svi = make_usual(model, guide, Trace_ELBO(num_particles=4))
+    svi = make_ours_usual(model, guide, Trace_ELBO(num_particles=4))
     result = svi.run(KEY, 100, progress_bar=False)
     # They move the path of the draws only a little, so that a hundred steps do not take them far.
     assert np.all((result.params["counts"] > 1.0) & (result.params["counts"] < 15.0))
