@@ -384,11 +384,22 @@ class SVI(infer.SVI):
                 state = layout.pin(state)
                 own, named = layout.divide_data((own, named), num_data)
             with source.counted(given):
-                state, loss, made = self._step(state, own, named, forward_mode)
+                state, info = self._updated(state, own, named, forward_mode)
             state = state if layout is None else layout.pin(state)
-            return state, StepInfo(loss, made.exploded)
+            return state, info
 
         return step
+
+    def _updated(
+        self, state: SVIState, args: tuple, kwargs: dict[str, Any], forward_mode: bool
+    ) -> tuple[SVIState, StepInfo]:
+        """A step of `run`: by `update`, as in NumPyro, if a subclass has its own."""
+        if type(self).update is not SVI.update:
+            kwargs = {**kwargs, "forward_mode_differentiation": forward_mode}
+            state, loss = self.update(state, *args, **kwargs)
+            return state, StepInfo(loss, jnp.zeros((), bool))
+        state, loss, made = self._step(state, args, kwargs, forward_mode)
+        return state, StepInfo(loss, made.exploded)
 
     def _traced_step(
         self, source: AbstractSource, state: SVIState, *, forward_mode: bool

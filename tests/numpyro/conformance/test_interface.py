@@ -106,10 +106,11 @@ def test_loops_of_unknown_length_are_differentiated_forwards(make_usual):
 def test_the_loop_of_numpyros_examples(make_usual):
     """Init, a jitted body with batches drawn inside, `fori_loop`, evaluate, get_params."""
     svi = make_usual(normal_mean, normal_guide, Trace_ELBO())
-    state = svi.init(KEY, Y[:2])
+    state, traces = svi.init(KEY, Y[:2]), []
 
     @jax.jit
     def epoch(state, rng_key):
+        traces.append(rng_key)
         order = jax.random.permutation(rng_key, len(Y))
 
         def body(i, carry):
@@ -123,9 +124,22 @@ def test_the_loop_of_numpyros_examples(make_usual):
     for number in range(2):
         total, state = epoch(state, jax.random.fold_in(KEY, number))
         assert np.isfinite(total)
-    assert epoch._cache_size() == 1
+    assert len(traces) == 1
     assert np.isfinite(jax.jit(svi.evaluate)(state, Y))
     assert svi.get_params(state)["scale"] > 0
+
+
+@pytest.mark.parametrize("of", [infer.SVI, SVI])
+def test_run_takes_the_update_of_a_subclass(of):
+    class Noting(of):
+        def update(self, svi_state, *args, **kwargs):
+            noted.append(args)
+            return super().update(svi_state, *args, **kwargs)
+
+    noted = []
+    svi = Noting(normal_mean, normal_guide, numpyro.optim.Adam(0.05), Trace_ELBO())
+    jax.eval_shape(lambda key: svi.run(key, 3, Y, progress_bar=False).losses, KEY)
+    assert noted
 
 
 def test_states_are_trees_for_scan_and_vmap(svi):
