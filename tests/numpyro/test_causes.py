@@ -6,7 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import Trace_ELBO
+from numpyro.infer import Trace_ELBO, init_to_value
 from numpyro.infer.autoguide import AutoNormal
 
 from vpng.numpyro import SVI
@@ -71,3 +71,19 @@ def test_a_gradient_that_is_nothing_but_noise_is_mentioned(start, step, nats, fa
     said = far_off(state._replace(step=jnp.asarray(step), signal=signal), svi.problem)
     assert bool(said) == far
     assert ("After 500 steps" in said and "far from the posterior" in said) == far
+
+
+def test_a_start_that_overflows_is_drawn_in_and_a_remark_says_so():
+    """The rate overflows above 88, where the first draws of the guide are spread by 20."""
+
+    def model(y):
+        level = numpyro.sample("level", dist.Normal(0.0, 100.0))
+        numpyro.sample("y", dist.Poisson(jnp.exp(level)), obs=y)
+
+    start = init_to_value(values={"level": 80.0})
+    guide = AutoNormal(model, init_loc_fn=start, init_scale=20.0)
+    with pytest.warns(RuntimeWarning, match=r"drawn in \d+ times"):
+        result = SVI(model, guide).run(KEY, 300, jnp.asarray(1000), progress_bar=False)
+    assert not np.isfinite(result.losses[0])
+    # The mode of log Gamma(1000), nearly a Normal.
+    np.testing.assert_allclose(result.params["level_auto_loc"], np.log(1000.0), atol=0.01)

@@ -57,6 +57,11 @@ DROPPED = (
     "the {cause.parts}. {cause.advice}."
 )
 
+DRAWN_IN = (
+    "The loss at the start was not finite: the start was drawn in {count} times, locations and "
+    "scales to half their size each time, until it was."
+)
+
 EXPLODED = "Use a smaller learning rate, or leave optim out: the automatic rule has none."
 
 
@@ -122,13 +127,25 @@ def remarks_on(
     if reason is StopReason.NOT_FINITE:
         found.append(STUCK.format(done=done, cause=cause(reached)))
     elif outcome.rejected:
-        count = outcome.rejected
-        found.append(DROPPED.format(count=count, done=done, cause=cause(reached)))
+        first = _drawn_in(outcome)
+        if first:
+            found.append(DRAWN_IN.format(count=first))
+        if outcome.rejected > first:
+            count = outcome.rejected - first
+            found.append(DROPPED.format(count=count, done=done, cause=cause(reached)))
     if outcome.explosions:
         found.append(f"{outcome.explosions[0].upper()}{outcome.explosions[1:]}. {EXPLODED}")
     if reason not in (StopReason.NOT_FINITE, StopReason.INTERRUPTED):
         found.append(far_off(reached.optim_state, problem))
     return [remark for remark in found if remark]
+
+
+def _drawn_in(outcome: Outcome[Carried]) -> int:
+    """Steps before the first loss that was finite, after which the automatic rule began."""
+    state = outcome.reached.state.optim_state
+    finite = np.isfinite(outcome.history.step_losses)
+    begun = isinstance(state, AdaptiveState) and bool(state.begun) and finite.any()
+    return int(np.argmax(finite)) if begun else 0
 
 
 def far_off(state: PyTree, problem: TracedProblem) -> str:
