@@ -27,9 +27,9 @@ def draw(report: dict[str, Any], cores: str, path: Path, clock: str) -> None:
     figure = Figure(figsize=(9.0, 1.8 + 0.34 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    styles = list(STYLES.values())
-    for index, (contender, label) in enumerate(SHOWN.items()):
-        style = styles[index % len(styles)]
+    own = [(style.colour, style.marker) for style in STYLES.values()]
+    styles = [*own, *(("0.2", marker) for marker in "v<*>")]
+    for (colour, marker), (contender, label) in zip(styles, SHOWN.items(), strict=False):
         points = [(row, cases[name].get(contender, {})) for row, name in enumerate(names)]
         known = [(row, entry) for row, entry in points if clock in entry]
         if not known:
@@ -39,9 +39,9 @@ def draw(report: dict[str, Any], cores: str, path: Path, clock: str) -> None:
             [entry[clock] for _, entry in known],
             [row for row, _ in known],
             s=42,
-            marker=style.marker,
-            edgecolors=style.colour,
-            facecolors=[style.colour if near else "none" for near in full],
+            marker=marker,
+            edgecolors=colour,
+            facecolors=[colour if near else "none" for near in full],
             label=label,
         )
     axes.set_yticks(range(len(names)), [f"{n} ({report['latents'][n]})" for n in names], fontsize=8)
