@@ -135,7 +135,7 @@ class _Sorted(set):
     """A set that is gone through in the same order in every process."""
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(sorted(super().__iter__(), key=str))
+        return iter(sorted(set.__iter__(self), key=str))
 
     def union(self, *others: Any) -> "_Sorted":
         # NumPyro calls it on the class too, where the first one is a plain set.

@@ -20,6 +20,8 @@ from vpng.numpyro_names import (
     NumPyroOptim,
     Unit,
     first_looks,
+    is_handled,
+    is_validating,
     mask_of,
     optax_to_numpyro,
     without_vain_checks,
@@ -74,7 +76,18 @@ def test_one_file_reads_them():
         for name in private_attributes(path)
         if name in theirs - ours
     }
-    assert found == {("numpyro_names.py", "_mask"), ("numpyro_names.py", "_setup_prototype")}
+    names = ("_mask", "_setup_prototype", "_validate_args")
+    assert found == {("numpyro_names.py", name) for name in names}
+
+
+def test_whether_distributions_check_and_handlers_are_around():
+    assert not is_handled()
+    with numpyro.handlers.seed(rng_seed=0):
+        assert is_handled()
+    before = is_validating()
+    with numpyro.validation_enabled(not before):
+        assert is_validating() is not before
+    assert is_validating() is before
 
 
 def test_this_version_was_checked():
