@@ -26,6 +26,11 @@ def test_the_root_has_the_sizes_of_the_eigenvalues():
     np.testing.assert_allclose(root.T @ root, (vectors * np.abs(values)) @ vectors.T, atol=1e-12)
 
 
+def test_what_is_not_finite_has_no_curvature():
+    root = jax.jit(root_of_size)(jnp.asarray(MATRIX).at[0, 1].set(jnp.nan))
+    np.testing.assert_array_equal(root, np.zeros((3, 3)))
+
+
 def quadratic():
     place = numpyro.sample("place", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
     shift = numpyro.param("shift", 0.5)

@@ -103,6 +103,10 @@ class LogFactors(AbstractMetric):
 
 
 def root_of_size(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """S with S^T S = |A|, the matrix with the absolute values of the eigenvalues of A."""
+    """S with S^T S = |A|, the matrix with the absolute values of the eigenvalues of A.
+
+    Zero where A is not finite, as behind a factor of minus infinity: the other terms still hold.
+    """
+    matrix = jnp.where(jnp.all(jnp.isfinite(matrix)), matrix, jnp.zeros_like(matrix))
     values, vectors = jnp.linalg.eigh(0.5 * (matrix + matrix.T))
     return jnp.sqrt(jnp.abs(values))[:, None] * vectors.T
