@@ -252,7 +252,10 @@ def with_equinox(rows):
     return jax.vmap(eqx_module("net", eqx.nn.Linear(3, 2, key=jax.random.key(0))))(rows)
 
 
-@pytest.mark.parametrize("network", [with_nnx, with_flax, with_equinox])
+@pytest.mark.parametrize(
+    "network",
+    [with_nnx, with_flax, pytest.param(with_equinox, marks=pytest.mark.exhaustive)],
+)
 def test_amortised_guides_with_mutable_state(network):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(8, 1)) * [1.0, 2.0, -1.0] + 0.3 * rng.normal(size=(8, 3))

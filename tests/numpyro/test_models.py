@@ -309,7 +309,8 @@ def levels_guide(values):
 @pytest.mark.parametrize(
     "guide",
     [
-        pytest.param(levels_guide, id="handwritten"),
+        # By hand what AutoNormal has: the same parameters, and the same geometry.
+        pytest.param(levels_guide, marks=pytest.mark.exhaustive, id="handwritten"),
         pytest.param(autoguide.AutoNormal(levels), marks=pytest.mark.endurance, id="AutoNormal"),
     ],
 )
