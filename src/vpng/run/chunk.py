@@ -1,7 +1,7 @@
 """Many steps in one compiled program."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -58,8 +58,9 @@ def many_steps(
         inputs: for the shapes.
         one_of: what of the inputs a step is given, by its position; all of them by default.
     """
+    beginning: Any = np.int32(0)  # JAX would compile a program for a number of its own.
     # Traced once, however often it is looked at from here on.
-    first = one_of(inputs, np.int32(0))
+    first = one_of(inputs, beginning)
     step = eqx.filter_closure_convert(step, state, first)
     _, shapes = jax.eval_shape(step, state, first)
     empty = lambda: jax.tree.map(
