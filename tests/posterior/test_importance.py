@@ -14,6 +14,16 @@ def test_errors_of_even_weights_are_those_of_independent_draws():
     assert found == pytest.approx(0.01, rel=0.05)
 
 
+def test_errors_over_chains_count_chains_that_stand_still_once():
+    rng = np.random.default_rng(3)
+    still = np.tile(rng.normal(size=(500, 4)), (8, 1))
+    even = np.full(4000, 1 / 4000)
+    # Eight states of each chain say as much as one.
+    assert imprecision({"x": still}, even, 500) == pytest.approx(1 / np.sqrt(500), rel=0.1)
+    moving = {"x": rng.normal(size=(4000, 4))}
+    assert imprecision(moving, even, 500) == pytest.approx(1 / np.sqrt(4000), rel=0.15)
+
+
 def test_one_heavy_draw_far_out_is_noticed():
     rng = np.random.default_rng(1)
     draws, shares = rng.normal(size=10_000), np.full(10_000, 1e-4)

@@ -14,6 +14,7 @@ from vpng.errors import InputError, expected
 from vpng.posterior import programs
 from vpng.posterior.cost import Cost
 from vpng.posterior.density import LogDensity
+from vpng.posterior.frame import AbstractFrame
 from vpng.posterior.importance import Weighted, bridge, imprecision, log_mixture, weigh
 from vpng.posterior.mean_field import MeanField
 from vpng.posterior.modes import CANDIDATES, Mode, optima, random_starts
@@ -207,10 +208,13 @@ def _enough(density: LogDensity, weighted: Weighted) -> bool:
     """
     if not weighted.reliable or weighted.effective < ENOUGH:
         return False
-    z = jnp.asarray(weighted.z)
-    values = programs.run(programs.constrained, density, z, batch=len(z))
-    latents = {latent.name: np.asarray(values[latent.name]) for latent in density.latents}
-    return imprecision(latents, weighted.shares) < PRECISE
+    return imprecision(_shown(density, weighted.z), weighted.shares) < PRECISE
+
+
+def _shown(density: LogDensity, z: Float[np.ndarray, "S P"]) -> dict[str, np.ndarray]:
+    """The latents at draws as they are shown."""
+    values = programs.run(programs.constrained, density, jnp.asarray(z), batch=len(z))
+    return {latent.name: np.asarray(values[latent.name]) for latent in density.latents}
 
 
 def _moved(
@@ -237,14 +241,33 @@ def _moved(
         effective = sum(each.effective for each in kept)
         nearer = settled.shortfall < NEARER * best
         best, idle = min(best, settled.shortfall), 0 if nearer or settled.arrived else idle + 1
-        enough = settled.arrived and effective >= ENOUGH
-        if enough or idle == IDLE_LOOKS or time.monotonic() > until:
+        off = _imprecision(density, frame, kept) if settled.arrived else np.inf
+        if (
+            (off < PRECISE and effective >= ENOUGH)
+            or idle == IDLE_LOOKS
+            or time.monotonic() > until
+        ):
             break
+    settled = settled._replace(imprecision=off)
     u = np.concatenate([each.u for each in kept]).reshape(-1, density.size)
     z = np.asarray(frame(jnp.asarray(u, frame.centre.dtype)))
     heights = np.concatenate([each.heights for each in kept]).reshape(-1)
     draws = Draws(z, heights, np.full(len(z), 1 / len(z)), effective, NUM_CHAINS)
     return settled, journey.gradients, draws
+
+
+def _imprecision(density: LogDensity, frame: AbstractFrame, kept: Sequence[Settled]) -> float:
+    """Of the latents as they are shown, by all states that were kept."""
+    looks = [
+        _shown(
+            density,
+            np.asarray(frame(jnp.asarray(each.u, frame.centre.dtype))).reshape(-1, density.size),
+        )
+        for each in kept
+    ]
+    values = {name: np.concatenate([look[name] for look in looks]) for name in looks[0]}
+    count = len(next(iter(values.values())))
+    return imprecision(values, np.full(count, 1 / count), NUM_CHAINS)
 
 
 def _bridged(
@@ -275,6 +298,9 @@ def _verdict(
     by_weights = f"k-hat {weighted.k_hat:.2f}, {weighted.effective:.0f} effective draws"
     if settled is not None and not settled.arrived:
         return UseNUTS((f"importance weights fail ({by_weights})", *settled.reasons()))
+    if settled is not None and settled.imprecision >= PRECISE:
+        said = f"chains know a mean or deviation to {settled.imprecision:.2f} deviations at best"
+        return UseNUTS((f"importance weights fail ({by_weights})", said))
     present = shares[shares > PRESENT]
     if len(present) > 1:
         said = ", ".join(f"{share:.2f}" for share in present)

@@ -13,7 +13,7 @@ from vpng.checks import positive_integer
 from vpng.posterior.density import LogDensity
 from vpng.posterior.metric import Metric
 
-KNOWN_METRIC_WARMUP = 30
+KNOWN_METRIC_WARMUP = 100
 """Steps of warm-up where only the step size is to be found."""
 WARMUP = 500
 """Where the posterior is not to be relied on, and its covariance is a place to begin."""

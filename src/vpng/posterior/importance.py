@@ -71,18 +71,37 @@ def effective_number(shares: Float[np.ndarray, " S"]) -> float:
 
 
 def imprecision(
-    values: Mapping[str, Float[np.ndarray, "S ..."]], shares: Float[np.ndarray, " S"]
+    values: Mapping[str, Float[np.ndarray, "S ..."]],
+    shares: Float[np.ndarray, " S"],
+    chains: int | None = None,
 ) -> float:
-    """The largest standard error of a weighted mean or deviation, in units of the deviation."""
+    """The largest standard error of a mean or deviation, in units of the deviation.
+
+    Args:
+        values: of every quantity at every draw.
+        shares: weights of the draws, with sum one.
+        chains: number of chains that the draws are the states of, for those know nothing of each
+            other; None for independent draws.
+    """
     worst = 0.0
     for value in values.values():
         flat = value.reshape(len(shares), -1).astype(np.float64)
-        squares = (flat - shares @ flat) ** 2
-        variance = shares @ squares
-        mean = np.sqrt(shares**2 @ squares / variance)
-        deviation = np.sqrt(shares**2 @ (squares / variance - 1) ** 2) / 2
+        off = flat - shares @ flat
+        variance = shares @ off**2
+        mean = _error(off, shares, chains) / np.sqrt(variance)
+        deviation = _error(off**2 - variance, shares, chains) / (2 * variance)
         worst = max(worst, float(np.max(mean)), float(np.max(deviation)))
     return worst
+
+
+def _error(
+    off: Float[np.ndarray, "S K"], shares: Float[np.ndarray, " S"], chains: int | None
+) -> Float[np.ndarray, " K"]:
+    """The standard error of a mean of quantities that are zero on average."""
+    if chains is None:
+        return np.sqrt(shares**2 @ off**2)
+    by_chain = (shares[:, None] * off).reshape(-1, chains, off.shape[1]).sum(axis=0)
+    return np.sqrt(np.sum(by_chain**2, axis=0))
 
 
 def log_mixture(

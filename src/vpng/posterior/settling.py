@@ -33,6 +33,8 @@ class Settled(NamedTuple):
         drift: the largest difference of means or deviations between the halves, likewise.
         stuck: share of chains that hardly moved.
         effective: the number of independent draws that say as much about the least known mean.
+        imprecision: standard error of the least known mean or deviation of a latent as it is shown,
+            by all looks that were kept.
     """
 
     u: Float[np.ndarray, "T C P"]
@@ -41,6 +43,7 @@ class Settled(NamedTuple):
     drift: float
     stuck: float
     effective: float
+    imprecision: float = float("nan")
 
     @property
     def arrived(self) -> bool:
