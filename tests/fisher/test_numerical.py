@@ -48,12 +48,22 @@ CLOSED = {
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_quadrature_gives_the_closed_forms(name):
+    if name == "Gamma":
+        pytest.importorskip("tensorflow_probability", reason="NumPyro's quantiles of it")
     family, params = CLOSED[name]
     params = {key: jnp.asarray(value) for key, value in params.items()}
     rule = lambda at, of: by_quadrature(at)(at, of)
     np.testing.assert_allclose(
         information(family, params, rule), information(family, params), rtol=2e-3, atol=1e-6
     )
+
+
+def test_quantiles_that_cannot_be_had_are_no_error(monkeypatch):
+    def missing(self, q):
+        raise ImportError("Please install `tensorflow_probability`")
+
+    monkeypatch.setattr(dist.Gamma, "icdf", missing)
+    assert by_quadrature(dist.Gamma(2.5, 0.7)) is None
 
 
 ALIKE = {

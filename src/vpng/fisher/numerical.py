@@ -68,7 +68,12 @@ def nodes_of(member: Member) -> Nodes | None:
     below, above = jax.nn.sigmoid(places), jax.nn.sigmoid(-places)
     shape = (NUM_NODES,) + (1,) * len(member.batch_shape)
     weights = below * above / jnp.sum(below * above)
-    values = quantile(jnp.broadcast_to(below.reshape(shape), (NUM_NODES, *member.batch_shape)))
+    points = jnp.broadcast_to(below.reshape(shape), (NUM_NODES, *member.batch_shape))
+    try:
+        values = quantile(points)
+    except ImportError:
+        # NumPyro takes some quantiles from TensorFlow Probability, which need not be there.
+        return None
     return values, jnp.broadcast_to(weights.reshape(shape), values.shape)
 
 
